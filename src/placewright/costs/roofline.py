@@ -1,0 +1,120 @@
+"""Costs from an operation's work and a device's rates, or scaled from another device's measurement.
+
+    work = max(flops / (peak * efficiency), bytes / (bandwidth * efficiency))
+
+A device that is dispatched asynchronously (a GPU) takes max(launch, work); another takes
+launch + work. Efficiencies are per class of operation; docs/design.md says where they come from.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.costs import Costs
+from placewright.graph import Measured, OpGraph
+from placewright.machine import Device, Machine
+
+Floats = NDArray[np.float64]
+
+CLASSES = ("matmul", "convolution", "attention", "recurrent", "memory", "free")
+EFFICIENCY = {"matmul": 0.7, "convolution": 0.55, "attention": 0.5, "recurrent": 0.5, "memory": 0.75, "free": 1.0}
+"""The share of its peak that a device reaches, unless its model says otherwise."""
+
+_WORDS = (  # the first class with a word in the kind's name wins
+    ("attention", ("attention", "sdpa")),
+    ("recurrent", ("lstm", "gru", "rnn")),
+    ("convolution", ("conv",)),
+    ("matmul", ("matmul", "linear", "gemm", "bmm", "mm", "addmm", "einsum", "baddbmm", "dense")),
+    ("free", ("view", "reshape", "transpose", "permute", "squeeze", "flatten", "expand", "size", "shape", "getitem")),
+)
+
+
+def class_of(kind: str) -> str:
+    """The class whose efficiency an operation of this kind has; what moves bytes is `memory`."""
+    low = kind.lower()
+    words = set(low.replace(".", "_").replace("-", "_").split("_"))
+    for name, stems in _WORDS:
+        if any(stem in words or (len(stem) > 3 and stem in low) for stem in stems):
+            return name
+    return "memory"
+
+
+def costs(graph: OpGraph, machine: Machine) -> Costs:
+    """Seconds of every operation on every device, measured where the graph carries a measurement.
+
+    What was measured on another model is scaled by the ratio of the two rooflines for that class of
+    operation and counts as estimated, as does what only the roofline gives.
+    """
+    seconds = np.zeros((graph.n_ops, len(machine.devices)))
+    measured = np.zeros(seconds.shape, bool)
+    classes = np.array([CLASSES.index(class_of(kind)) for kind in graph.kinds], np.int64)
+    classes = np.where(_makes_only_views(graph), CLASSES.index("free"), classes)
+    columns: dict[tuple[str, float], tuple[Floats, NDArray[np.bool_]]] = {}
+    for d, device in enumerate(machine.devices):
+        key = (device.model, device.launch_s)
+        if key not in columns:
+            columns[key] = _column(graph, classes, device)
+        seconds[:, d], measured[:, d] = columns[key]
+    return Costs(seconds, measured)
+
+
+def _column(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple[Floats, NDArray[np.bool_]]:
+    """Seconds on one device, and which of them were measured on its model."""
+    work = _work(graph, classes, device)
+    work = np.maximum(device.launch_s, work) if device.asynchronous else device.launch_s + work
+    free = (classes == CLASSES.index("free")) & (graph.flops == 0)
+    work[free | graph.off_queue] = 0.0
+    known = np.zeros(graph.n_ops, bool)
+    for reference in graph.measured:  # another model's first, this model's own last, so that it wins
+        if reference.model != device.model:
+            have = ~np.isnan(reference.seconds) & ~known
+            scaled = reference.seconds * _ratio(graph, classes, reference, device)
+            launch = np.where(reference.seconds > 0, device.launch_s, 0.0)
+            scaled = np.maximum(launch, scaled) if device.asynchronous else launch + scaled
+            work[have] = scaled[have]
+            known |= have
+    for reference in graph.measured:
+        if reference.model == device.model:
+            have = ~np.isnan(reference.seconds)
+            work[have] = reference.seconds[have]
+            return work, have
+    return work, np.zeros(graph.n_ops, bool)
+
+
+def _rates(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple[Floats, Floats]:
+    """Per operation: flop/s and bytes/s that its class reaches on the device (0: not known)."""
+    share = np.array([device.efficiency.get(name, EFFICIENCY[name]) for name in CLASSES])
+    fallback = device.flops_per_s.get("float32", max(device.flops_per_s.values(), default=0.0))
+    peak = np.array([device.flops_per_s.get(dtype, fallback) for dtype in graph.dtypes])
+    return peak * share[classes], device.bytes_per_s * share[np.full(len(classes), CLASSES.index("memory"))]
+
+
+def _work(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> Floats:
+    flops, bytes_per_s = _rates(graph, classes, device)
+    moved = (graph.bytes_read + graph.bytes_written).astype(np.float64)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        compute = np.where(graph.flops > 0, graph.flops / flops, 0.0)
+        memory = np.where(moved > 0, moved / bytes_per_s, 0.0)
+    result: Floats = np.maximum(compute, memory)
+    return result
+
+
+def _ratio(graph: OpGraph, classes: NDArray[np.int64], reference: Measured, device: Device) -> Floats:
+    """How much longer the device takes than the reference, by the rate that bounds each class."""
+    base = Device("", reference.model, "", None, reference.flops_per_s, reference.bytes_per_s)
+    moved = (classes == CLASSES.index("memory")) | (classes == CLASSES.index("free"))
+    one, two = _rates(graph, classes, base), _rates(graph, classes, device)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        ratio: Floats = np.where(moved, one[1] / two[1], one[0] / two[0])
+    return np.where(np.isnan(ratio), np.inf, ratio)
+
+
+def _makes_only_views(graph: OpGraph) -> NDArray[np.bool_]:
+    """Operations that make views and do nothing else."""
+    made = np.diff(graph.out_start)
+    view = (graph.tensor_storage != np.arange(graph.n_tensors)) & ~graph.tensor_in_place
+    views = np.bincount(graph.tensor_op[view], minlength=graph.n_ops)
+    quiet = (graph.flops == 0) & (graph.bytes_read == 0) & (graph.bytes_written == 0)
+    result: NDArray[np.bool_] = (made > 0) & (views == made) & quiet
+    return result

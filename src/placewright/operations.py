@@ -1,0 +1,125 @@
+"""Operation and Tensor: records to build an OpGraph from, by name and in program order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from placewright.errors import GraphError, UnknownNameError
+from placewright.graph import PHASES, Measured, OpGraph
+
+
+@dataclass(frozen=True, slots=True)
+class Tensor:
+    """One output of an operation. `storage` names the tensor whose bytes it shares, if not its own."""
+
+    bytes: int
+    storage: tuple[str, int] | None = None
+    in_place: bool = False
+    output: bool = False
+    transfer_s: float | None = None
+    shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """One operation, for building a graph; `inputs` are (operation, output) or an operation's name."""
+
+    name: str
+    kind: str = "other"
+    phase: str = "forward"
+    scope: str = ""
+    flops: float = 0.0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    workspace_bytes: int = 0
+    dtype: str = "float32"
+    inputs: Sequence[str | tuple[str, int]] = ()
+    after: Sequence[str] = ()
+    outputs: Sequence[Tensor] = ()
+    colocation: str | None = None
+    measured_s: Mapping[str, float] = field(default_factory=dict)
+
+
+def build_graph(
+    name: str, operations: Iterable[Operation], references: Mapping[str, Mapping[str, Any]] | None = None
+) -> OpGraph:
+    """A graph of operations given in program order.
+
+    `references` gives, for a device model named in `measured_s`, its `flops_per_s` and `bytes_per_s`.
+    """
+    ops = list(operations)
+    references = references or {}
+    at: dict[str, int] = {}
+    for i, op in enumerate(ops):
+        if op.name in at:
+            raise GraphError(f"graph {name!r}: two operations are named {op.name!r}; names must differ")
+        at[op.name] = i
+    out_start = np.zeros(len(ops) + 1, np.int32)
+    np.cumsum([len(op.outputs) for op in ops], out=out_start[1:])
+
+    def tensor(op: Operation, ref: str | tuple[str, int]) -> int:
+        owner, k = (ref, 0) if isinstance(ref, str) else ref
+        if owner not in at:
+            problem = UnknownNameError("operation", owner, at)
+            raise GraphError(f"graph {name!r}: operation {op.name!r} reads from an {problem}")
+        count = len(ops[at[owner]].outputs)
+        if not 0 <= k < count:
+            raise GraphError(f"graph {name!r}: operation {op.name!r} reads output {k} of {owner!r}, which has {count}")
+        return int(out_start[at[owner]]) + k
+
+    def waits(op: Operation) -> list[int]:
+        for other in op.after:
+            if other not in at:
+                problem = UnknownNameError("operation", other, at)
+                raise GraphError(f"graph {name!r}: operation {op.name!r} waits for an {problem}")
+        return sorted({at[other] for other in op.after})
+
+    reads = [sorted({tensor(op, ref) for ref in op.inputs}) for op in ops]
+    after = [waits(op) for op in ops]
+    tensors = [(op, t) for op in ops for t in op.outputs]
+    storage = [k if t.storage is None else tensor(op, t.storage) for k, (op, t) in enumerate(tensors)]
+    in_place = [t.in_place for _, t in tensors]
+    persistent = [op.phase == "parameter" for op, _ in tensors]
+    for k, base in enumerate(storage):  # a view of a view shares the storage at the bottom
+        if base < k and storage[base] != base and not (in_place[base] and persistent[storage[base]]):
+            storage[k] = storage[base]
+        elif base < k and in_place[k] and persistent[storage[base]]:
+            storage[k] = storage[base]  # a further new value of the same persistent tensor
+    classes = {c: k for k, c in enumerate(dict.fromkeys(op.colocation for op in ops if op.colocation is not None))}
+    models = dict.fromkeys(model for op in ops for model in op.measured_s)
+    shapes = tuple(t.shape for _, t in tensors)
+    for op in ops:
+        if op.phase not in PHASES:
+            raise GraphError(f"operation {op.name!r}: phase {op.phase!r} is none of {', '.join(PHASES)}")
+    return OpGraph(
+        name=name,
+        op_names=tuple(at),
+        kinds=tuple(op.kind for op in ops),
+        scopes=tuple(op.scope for op in ops),
+        dtypes=tuple(op.dtype for op in ops),
+        phase=np.array([PHASES.index(op.phase) for op in ops], np.int8),
+        flops=np.array([op.flops for op in ops], np.float64),
+        bytes_read=np.array([op.bytes_read for op in ops], np.int64),
+        bytes_written=np.array([op.bytes_written for op in ops], np.int64),
+        workspace_bytes=np.array([op.workspace_bytes for op in ops], np.int64),
+        colocation=np.array([-1 if op.colocation is None else classes[op.colocation] for op in ops], np.int32),
+        out_start=out_start,
+        tensor_bytes=np.array([t.bytes for _, t in tensors], np.int64),
+        tensor_storage=np.array(storage, np.int32),
+        tensor_in_place=np.array(in_place, bool),
+        tensor_output=np.array([t.output for _, t in tensors], bool),
+        tensor_transfer_s=np.array([np.nan if t.transfer_s is None else t.transfer_s for _, t in tensors], np.float64),
+        in_start=np.cumsum([0, *map(len, reads)]),
+        in_tensor=np.array([t for row in reads for t in row], np.int32),
+        after_start=np.cumsum([0, *map(len, after)]),
+        after_op=np.array([o for row in after for o in row], np.int32),
+        measured=tuple(
+            Measured(model, np.array([op.measured_s.get(model, np.nan) for op in ops]), **references.get(model, {}))
+            for model in models
+        ),
+        tensor_shapes=None if all(s is None for s in shapes) else shapes,
+    )

@@ -1,0 +1,63 @@
+"""Placement: one device per operation, and optionally priorities and streaming windows."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from placewright.errors import PlacementError
+
+DEFAULT_WINDOW = -1
+"""A window of this value is the smallest that works plus the largest tensor borrowed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placement:
+    """Which device runs each operation. Immutable; `Problem.placement` also checks constraints.
+
+    `priorities` (larger first) count under the discipline `priority`; `windows_bytes`, one per device,
+    bound what a device holds of borrowed parameters under `stream`.
+    """
+
+    devices: NDArray[np.int16]
+    priorities: NDArray[np.float64] | None = None
+    windows_bytes: NDArray[np.int64] | None = None
+
+    def __post_init__(self) -> None:
+        self._store("devices", self.devices, np.int16)
+        if self.priorities is not None:
+            self._store("priorities", self.priorities, np.float64)
+            if self.priorities.shape != self.devices.shape or np.isnan(self.priorities).any():
+                raise PlacementError("priorities must be one number per operation, none of them NaN")
+        if self.windows_bytes is not None:
+            self._store("windows_bytes", self.windows_bytes, np.int64)
+            if np.any(self.windows_bytes < DEFAULT_WINDOW):
+                raise PlacementError("windows_bytes must be one size per device, or -1 for the default")
+
+    def _store(self, name: str, value: ArrayLike, kind: type) -> None:
+        array = np.array(value)
+        if array.ndim != 1 or (array.size and array.dtype.kind not in ("if" if kind is np.float64 else "i")):
+            raise PlacementError(f"{name} must be a flat list of numbers, not {array.dtype} of {array.ndim} axes")
+        if kind is np.int16 and array.size and not (0 <= array.min() and array.max() < 1 << 15):
+            raise PlacementError("devices must be indices of devices, not negative")
+        array = np.ascontiguousarray(array.astype(kind))
+        array.flags.writeable = False
+        object.__setattr__(self, name, array)
+
+    @property
+    def key(self) -> bytes:
+        """The same for equal placements, in any process."""
+        digest = hashlib.blake2b(self.devices.tobytes(), digest_size=16)
+        for part, mark in ((self.priorities, b"p"), (self.windows_bytes, b"w")):
+            if part is not None:
+                digest.update(mark + part.tobytes())
+        return digest.digest()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Placement) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
