@@ -1,0 +1,79 @@
+"""The compiled entry points: one placement, or a range of them, on one thread without the interpreter's lock.
+
+Numba keys its cache by the file of the entry point alone, so an edit in kernel.py or build.py would go
+unnoticed. The stamp, a digest of every source of this folder, is part of the key because it is a closure
+variable of the entry points.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from numba import njit
+
+from placewright.sim import kernel, loads
+
+
+def _stamp() -> int:
+    """A number that changes with any source file of this folder."""
+    digest = hashlib.blake2b(digest_size=7)
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        digest.update(path.read_bytes())
+    return int.from_bytes(digest.digest(), "little")
+
+
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """The function compiled, from the cache where a folder for one can be written."""
+    try:
+        return njit(cache=True, nogil=True, _nrt=False)(function)  # type: ignore[no-any-return]
+    except RuntimeError:  # Numba found no folder that it may write
+        return njit(nogil=True, _nrt=False)(function)  # type: ignore[no-any-return]
+
+
+def _entries(stamp: int) -> tuple[Callable[..., Any], ...]:
+    run_step, run_loads = kernel.run, loads.run
+
+    def simulate_one(p, w, place, priorities, windows, record):  # type: ignore[no-untyped-def]
+        """Simulate one placement; returns (status, end of the step in ps, stamp)."""
+        status, value = run_step(p, w, place, priorities, windows, record)
+        return status, value, stamp
+
+    def load_one(p, w, place, windows, max_load):  # type: ignore[no-untyped-def]
+        """Loads of one placement; returns (status, the largest in ps, stamp)."""
+        status, value = run_loads(p, w, place, windows, max_load)
+        return status, value, stamp
+
+    def simulate_many(p, w, placements, priorities, windows, first, last, status, value, peak, busy):  # type: ignore[no-untyped-def]
+        """Simulate placements first to last; priorities and windows have one row for each, or one for all."""
+        for b in range(first, last):
+            prefer = priorities[b if len(priorities) > 1 else 0]
+            window = windows[b if len(windows) > 1 else 0]
+            status[b], value[b] = run_step(p, w, placements[b], prefer, window, False)
+            for pool in range(p.n_pools):
+                peak[b, pool] = w.peak[pool]
+            for d in range(len(p.pool_of)):
+                busy[b, d] = w.device_busy[d]
+            for c in range(p.n_channels):
+                busy[b, len(p.pool_of) + c] = w.channel_busy[c]
+        return stamp
+
+    def load_many(p, w, placements, max_load, windows, first, last, status, value, peak, busy):  # type: ignore[no-untyped-def]
+        """Loads of placements first to last; windows have one row for each, or one for all."""
+        for b in range(first, last):
+            window = windows[b if len(windows) > 1 else 0]
+            status[b], value[b] = run_loads(p, w, placements[b], window, max_load)
+            for pool in range(p.n_pools):
+                peak[b, pool] = w.peak[pool]
+            for d in range(len(p.pool_of)):
+                busy[b, d] = w.device_busy[d]
+            for c in range(p.n_channels):
+                busy[b, len(p.pool_of) + c] = w.channel_busy[c]
+        return stamp
+
+    return tuple(_compiled(f) for f in (simulate_one, load_one, simulate_many, load_many))
+
+
+simulate_one, load_one, simulate_many, load_many = _entries(_stamp())

@@ -1,0 +1,211 @@
+"""Simulating placements of a problem: one at a time with a timeline, or many on all cores."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.checks import format_bytes, format_seconds
+from placewright.errors import SearchError
+from placewright.placement import Placement
+from placewright.problem import Problem
+from placewright.sim import entries
+from placewright.sim.lower import PICO, Lowered, lower
+from placewright.sim.work import BAD, NO_COST, NO_ROUTE, STUCK, Work, make_work
+
+if TYPE_CHECKING:
+    from placewright.sim.timeline import Timeline
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a placement gives. `value_ps` is None, and `value_s` infinite, where it could not be simulated."""
+
+    value_ps: int | None
+    reason: str
+    """Empty where feasible; else `memory`, `cost` (an operation cannot run where it is) or `route`."""
+    peak_bytes: tuple[int, ...]
+    over_bytes: tuple[int, ...]
+    device_busy_ps: tuple[int, ...]
+    channel_busy_ps: tuple[int, ...]
+    detail: str = ""
+    raised: tuple[bool, ...] = ()
+    """On which devices the streaming window asked for was below the least that works (one simulation only)."""
+    timeline: Timeline | None = None
+
+    @property
+    def feasible(self) -> bool:
+        """Whether the placement can run as it is."""
+        return not self.reason
+
+    @property
+    def value_s(self) -> float:
+        """The objective in seconds."""
+        return math.inf if self.value_ps is None else self.value_ps / PICO
+
+    @property
+    def rank(self) -> tuple[bool, float, int]:
+        """Smaller is better: feasible first, then by value, then by how many bytes are over."""
+        return not self.feasible, self.value_s, sum(self.over_bytes)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+class Simulator:
+    """A lowered problem with work arrays for every core; any number of placements may be asked of it."""
+
+    def __init__(self, problem: Problem, threads: int | None = None) -> None:
+        self.problem = problem
+        self.threads = threads or usable_cores()
+        self.lowered: Lowered = lower(problem)
+        self._work: list[Work] = []
+        self._capacity = np.array([pool.capacity_bytes for pool in problem.machine.pools], np.int64)
+
+    def work(self, count: int) -> list[Work]:
+        """Work arrays of `count` threads."""
+        while len(self._work) < count:
+            self._work.append(make_work(self.lowered, record=False))
+        return self._work[:count]
+
+    def arrays(self, placements: Sequence[Placement]) -> tuple[Any, Any, Any]:
+        """Devices, priorities and windows of placements, as the kernel takes them."""
+        problem = self.problem
+        devices = np.empty((len(placements), problem.n_ops), np.uint16)
+        for row, placement in zip(devices, placements, strict=True):
+            row[:] = placement.devices
+        priorities: NDArray[np.float64] = np.zeros((1, problem.n_ops))
+        windows = np.full((1, problem.n_devices), -1, np.int64)
+        if problem.discipline == "priority" and any(p.priorities is not None for p in placements):
+            priorities = np.stack([priorities[0] if p.priorities is None else p.priorities for p in placements])
+        if any(p.windows_bytes is not None for p in placements):
+            windows = np.stack([windows[0] if p.windows_bytes is None else p.windows_bytes for p in placements])
+        return devices, priorities, windows
+
+    def run_arrays(self, devices: NDArray[np.uint16], priorities: Any, windows: Any) -> tuple[Any, Any, Any, Any]:
+        """(status, value in ps, peak bytes, busy ps) of rows of devices, on all threads."""
+        count = len(devices)
+        status, value = np.empty(count, np.int64), np.empty(count, np.int64)
+        peak = np.empty((count, self.lowered.n_pools), np.int64)
+        busy = np.empty((count, self.problem.n_devices + self.lowered.n_channels), np.int64)
+        threads = min(self.threads, max(1, count * self.problem.n_ops // 2000))
+        bounds = [count * k // threads for k in range(threads + 1)]
+        out = (status, value, peak, busy)
+
+        def chunk(k: int) -> None:
+            part = (bounds[k], bounds[k + 1], *out)
+            if self.problem.objective == "step":
+                entries.simulate_many(self.lowered, work[k], devices, priorities, windows, *part)
+            else:
+                entries.load_many(self.lowered, work[k], devices, self._is_max_load, windows, *part)
+
+        work = self.work(threads)
+        if threads == 1:
+            chunk(0)
+        else:
+            with ThreadPoolExecutor(threads) as pool:
+                list(pool.map(chunk, range(threads)))
+        if np.any(status == STUCK):
+            raise SearchError("the simulation stopped before every operation ran; this is a defect, please report it")
+        return out
+
+    def simulate(self, placements: Sequence[Placement]) -> list[Outcome]:
+        """Outcomes of placements, in their order."""
+        if not placements:
+            return []
+        status, value, peak, busy = self.run_arrays(*self.arrays(placements))
+        over = np.maximum(peak - self._capacity, 0)
+        split = self.problem.n_devices
+        return [
+            self._outcome(*row)
+            for row in zip(
+                status.tolist(), value.tolist(), peak.tolist(), over.tolist(), busy[:, :split].tolist(),
+                busy[:, split:].tolist(), strict=True,
+            )
+        ]  # fmt: skip
+
+    def trace(self, placement: Placement) -> Outcome:
+        """The outcome of one placement with its reason in words and, for `step`, its timeline."""
+        from placewright.sim.timeline import Timeline
+
+        self.problem.check(placement)
+        devices, priorities, windows = self.arrays([placement])
+        record = self.problem.objective == "step"
+        work = make_work(self.lowered, record)
+        if record:
+            status, value, _ = entries.simulate_one(self.lowered, work, devices[0], priorities[0], windows[0], True)
+        else:
+            status, value, _ = entries.load_one(self.lowered, work, devices[0], windows[0], self._is_max_load)
+        over = np.maximum(work.peak - self._capacity, 0)
+        plain = self._outcome(
+            int(status), int(value), work.peak.tolist(), over.tolist(), work.device_busy.tolist(),
+            work.channel_busy.tolist(),
+        )  # fmt: skip
+        simulated = plain.value_ps is not None
+        return Outcome(
+            **{name: getattr(plain, name) for name in _PLAIN},
+            detail=self._explain(int(status), int(work.count[BAD]), placement) or self._explain_memory(plain),
+            raised=tuple(bool(x) for x in work.raised) if self.problem.discipline == "stream" else (False,) * self.problem.n_devices,
+            timeline=Timeline.read(self.problem, placement, self.lowered, work) if record and simulated else None,
+        )
+
+    @cached_property
+    def _is_max_load(self) -> bool:
+        return self.problem.objective == "max_load"
+
+    def _outcome(
+        self, status: int, value: int, peak: list[int], over: list[int], device: list[int], channel: list[int]
+    ) -> Outcome:
+        if status in (NO_COST, NO_ROUTE):
+            none = (0,) * len(peak)
+            reason = "cost" if status == NO_COST else "route"
+            return Outcome(None, reason, none, none, (0,) * len(device), (0,) * len(channel))
+        reason = "memory" if any(over) else ""
+        return Outcome(value, reason, tuple(peak), tuple(over), tuple(device), tuple(channel))
+
+    def _explain(self, status: int, bad: int, placement: Placement) -> str:
+        graph, devices = self.problem.graph, self.problem.machine.devices
+        if status == NO_COST:
+            able = [d.name for d, s in zip(devices, self.problem.costs.seconds[bad], strict=True) if math.isfinite(s)]
+            here = devices[placement.devices[bad]].name
+            return f"operation {graph.op_names[bad]!r} cannot run on {here}; it can on {', '.join(able) or 'none'}"
+        if status == NO_ROUTE:
+            maker = int(graph.tensor_op[bad])
+            here = devices[placement.devices[maker]].name
+            return (
+                f"an output of {graph.op_names[maker]!r} on {here} is needed where no route leads; "
+                "give the machine that route, or give both devices hosts"
+            )
+        return ""
+
+    def _explain_memory(self, outcome: Outcome) -> str:
+        parts = [
+            f"{pool.name} needs {format_bytes(peak)} of {format_bytes(pool.capacity_bytes)}, {format_bytes(over)} too much"
+            for pool, peak, over in zip(self.problem.machine.pools, outcome.peak_bytes, outcome.over_bytes, strict=True)
+            if over
+        ]
+        return "; ".join(parts)
+
+
+_PLAIN = ("value_ps", "reason", "peak_bytes", "over_bytes", "device_busy_ps", "channel_busy_ps")
+
+
+def simulate(problem: Problem, placement: Placement, *, timeline: bool = False) -> Outcome:
+    """The outcome of one placement; with `timeline`, who ran when, what moved when, and memory over time."""
+    simulator = Simulator(problem, threads=1)
+    return simulator.trace(placement) if timeline else simulator.simulate([placement])[0]
+
+
+def describe_value(problem: Problem, outcome: Outcome) -> str:
+    """The value of an outcome in words."""
+    return f"{problem.objective} {format_seconds(outcome.value_s)}"

@@ -1,0 +1,87 @@
+"""The arrays that one simulating thread works in, and the names of their columns."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from placewright.sim.lower import Lowered
+
+STREAM, READY, PRIORITY = 0, 1, 2
+DONE, NO_COST, NO_ROUTE, STUCK = 0, 1, 2, 3
+
+# Columns of `moves`, one row per transfer or visit
+TENSOR, TARGET, USES, NEXT_IN_QUEUE, NEXT_OF_TENSOR, ROUTE, STATE, FIRST_USE = range(8)
+# Bits of STATE
+IS_READY, IS_VISIT, IS_REPEAT = 1, 2, 4
+# Columns of `live`, one row per tensor
+ROOT, HOLDS, FIRST_MOVE, BORROW = range(4)
+# Columns of `borrows`, one row per (persistent tensor, borrowing device)
+LEFT, OLDER, NEWER, VISIT, BORROWER, NEXT_BORROW, OF_TENSOR = range(7)
+
+class Work(NamedTuple):
+    """Arrays that a thread keeps from one placement to the next."""
+
+    needs: Any  # (n,) what an operation still waits for
+    live: Any  # (T, 4)
+    read_move: Any  # (E,) the transfer that serves a read, or NONE: it is local
+    moves: Any  # (E + 1, 8)
+    move_key: Any  # (E + 1,)
+    move_bytes: Any  # (E + 1,) bytes of the received copy
+    borrows: Any  # (k + 1, 7)
+    lru: Any  # (D, 2) oldest and newest listed borrow
+    listed: Any  # (D,) bytes
+    window: Any  # (D,) bytes
+    raised: Any  # (D,) whether the window asked for was below the least that works
+    largest: Any  # (D,) the largest tensor borrowed
+    held: Any  # (D,) bytes of visits in flight or held
+    visits: Any  # (D, 2) next visit to start, last one
+    next_visit: Any  # (E + 1,)
+    queue: Any  # (n,) operations by device
+    heads: Any  # (D, 5) columns below
+    idle: Any  # (n + D,) devices that may start an operation in this round
+    running: Any  # (D,) operation
+    ends: Any  # (D,) when it ends
+    route_queue: Any  # (R, 2) head and tail
+    route_busy: Any  # (R,) how many of its channels are busy
+    look: Any  # (R,) routes to look at in step 3
+    in_look: Any  # (R,)
+    flying: Any  # (C + 1,) transfers in flight
+    lands: Any  # (C + 1,) when they end
+    stack: Any  # (n,) operations off the queues whose inputs are there
+    now: Any  # (P,) bytes
+    peak: Any  # (P,)
+    device_busy: Any  # (D,)
+    channel_busy: Any  # (C,)
+    count: Any  # (8,) N_MOVES and other scalars
+    op_times: Any  # (n or 0, 4) start, its round, end, its round: only when recording
+    move_times: Any  # (E + 1 or 0, 4) start, end, their rounds
+
+
+# Entries of `count`
+N_MOVES, N_LOOK, N_FLYING, ROUND, N_STACK, DIRTY, BAD, N_IDLE = range(8)
+# Columns of `heads`
+BASE, HEAD, TAIL, FRESH, FRESH_ROUND = range(5)
+# FRESH is where the operations that became ready in round FRESH_ROUND begin
+
+
+def make_work(p: Lowered, record: bool) -> Work:
+    """Work arrays for one thread."""
+    n, devices = p.cost_ps.shape
+    tensors, reads, routes = len(p.tensors), len(p.in_tensor), devices * devices
+
+    def ints(*shape: int) -> Any:
+        return np.zeros(shape, np.uint32)
+
+    def longs(*shape: int) -> Any:
+        return np.zeros(shape, np.int64)
+
+    return Work(
+        ints(n), ints(tensors, 4), ints(reads), ints(reads + 1, 8), longs(reads + 1), longs(reads + 1),
+        ints(len(p.persistent_reads) + 1, 7), ints(devices, 2), longs(devices), longs(devices), ints(devices), longs(devices),
+        longs(devices), ints(devices, 2), ints(reads + 1), ints(n), longs(devices, 5), ints(n + devices), ints(devices), longs(devices),
+        ints(routes, 2), ints(routes), ints(routes), ints(routes), ints(p.n_channels + 1), longs(p.n_channels + 1),
+        ints(n + 1), longs(p.n_pools), longs(p.n_pools), longs(devices), longs(p.n_channels), longs(8),
+        longs(n if record else 0, 4), longs(reads + 1 if record else 0, 4),
+    )  # fmt: skip
