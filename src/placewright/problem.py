@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -155,6 +155,11 @@ class Problem:
         return result
 
     @cached_property
+    def leaders(self) -> Ints:
+        """The first operation of every group."""
+        return np.unique(self.groups, return_index=True)[1].astype(np.int32)
+
+    @cached_property
     def n_groups(self) -> int:
         """Number of independent decisions."""
         return int(self.groups.max(initial=-1)) + 1
@@ -221,11 +226,9 @@ class Problem:
                 f"operation {self.graph.op_names[bad]!r} may not run on "
                 f"{self.machine.devices[devices[bad]].name!r}: {self._blame(bad)}"
             )
-        leader = np.zeros(self.n_groups, np.int64)
-        leader[self.groups[::-1]] = np.arange(self.n_ops)[::-1]
-        apart = np.flatnonzero(devices != devices[leader[self.groups]])
+        apart = np.flatnonzero(devices != devices[self.leaders[self.groups]])
         if len(apart):
-            one, two = int(apart[0]), int(leader[self.groups[apart[0]]])
+            one, two = int(apart[0]), int(self.leaders[self.groups[apart[0]]])
             names = self.graph.op_names
             raise PlacementError(f"operations {names[two]!r} and {names[one]!r} must run on one device")
         for a, b in self.separated:
@@ -236,6 +239,19 @@ class Problem:
                 two = int(b[devices[b] == shared[0]][0])
                 names = self.graph.op_names
                 raise PlacementError(f"operations {names[one]!r} and {names[two]!r} may not share device {device!r}")
+
+    def check_all(self, placements: Sequence[Placement]) -> None:
+        """Raise unless every placement keeps every constraint; quicker than one by one."""
+        shaped = all(len(p.devices) == self.n_ops and p.windows_bytes is None for p in placements)
+        if not shaped or self.separated or len(placements) < 2:
+            for placement in placements:
+                self.check(placement)
+            return
+        table = np.stack([p.devices for p in placements])
+        good = bool((table < self.n_devices).all()) and bool((table == table[:, self.leaders[self.groups]]).all())
+        if not good or (self.constraints and not self.permitted[np.arange(self.n_ops), table].all()):
+            for placement in placements:
+                self.check(placement)
 
     def lift(self, group_devices: ArrayLike) -> NDArray[np.int16]:
         """Devices of all operations from those of the groups."""

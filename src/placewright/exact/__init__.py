@@ -1,0 +1,1 @@
+"""Placers that find the optimum and prove it."""

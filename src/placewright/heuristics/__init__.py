@@ -1,0 +1,1 @@
+"""Placers that need no learning, one family a file."""

@@ -1,0 +1,177 @@
+"""Placer, the one loop that drives every placer, and Result.
+
+The loop keeps the budget, evaluates, remembers the best and reports; a placer proposes and learns.
+"""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from placewright.checks import format_bytes, format_seconds
+from placewright.errors import InfeasibleError, SearchError
+from placewright.evaluate import Evaluation, Evaluator, SimulatorEvaluator
+from placewright.placement import Placement
+from placewright.problem import Problem
+from placewright.sim import Outcome
+from placewright.stop import Criterion, Never, Progress
+
+
+class Placer(ABC):
+    """An algorithm that proposes placements and learns from their outcomes. One object, one search at a time.
+
+    `ask` gives a batch and changes nothing that `tell` would need; an empty batch ends the search. The last
+    batch may be told in part only, when the budget of evaluations ends within it. A placer that learns also
+    has `state()` and `restore(state)`.
+    """
+
+    name: ClassVar[str] = "placer"
+
+    @abstractmethod
+    def start(self, problem: Problem, rng: np.random.Generator) -> None:
+        """Do the work that is done once per problem. All randomness comes from `rng`."""
+
+    @abstractmethod
+    def ask(self) -> list[Placement]:
+        """A batch of placements; empty when finished."""
+
+    @abstractmethod
+    def tell(self, evaluations: Sequence[Evaluation]) -> None:
+        """Learn from the outcomes of what was asked."""
+
+    def bound_s(self) -> float | None:
+        """A value that no placement of the problem can be below, where the placer has proved one."""
+        return None
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a search found: the best placement, how good it is proved to be, and how it went."""
+
+    problem: Problem
+    method: str
+    seed: int
+    placement: Placement | None
+    """The best that was seen: feasible if any was; None when nothing was evaluated."""
+    outcome: Outcome | None
+    evaluations: int
+    seconds: float
+    bound_s: float | None
+    ended: str
+    """`finished` (the placer had no more to ask), `stopped` (by a criterion) or `interrupted`."""
+    improvements: tuple[tuple[int, float], ...] = ()
+    """(evaluations, value in seconds) at each improvement of the best feasible value."""
+
+    @property
+    def feasible(self) -> bool:
+        """Whether a feasible placement was found."""
+        return self.outcome is not None and self.outcome.feasible
+
+    @property
+    def value_s(self) -> float:
+        """The objective of the best placement, in seconds; infinite where there is none."""
+        return float("inf") if self.outcome is None else self.outcome.value_s
+
+    @property
+    def gap(self) -> float | None:
+        """(value - bound) / value, where a bound is proved and a feasible placement found."""
+        best = self.value_s if self.feasible else float("inf")
+        return Progress(best_s=best, bound_s=self.bound_s).gap
+
+    def summary(self) -> str:
+        """Seconds, bound, gap and memory, in a few lines."""
+        problem, outcome = self.problem, self.outcome
+        head = f"{self.method}: {problem.graph.name} on {problem.machine.name}"
+        cost = f"{self.evaluations} evaluations in {self.seconds:.2f} s, {self.ended}"
+        if outcome is None:
+            return f"{head}\nnothing was evaluated; {cost}"
+        lines = [head, f"{problem.objective} {format_seconds(outcome.value_s)}" + ("" if self.feasible else ", infeasible")]
+        if self.bound_s is not None and self.gap is not None:
+            lines[-1] += f", at most {self.gap:.1%} above the optimum"
+        for pool, peak, over in zip(problem.machine.pools, outcome.peak_bytes, outcome.over_bytes, strict=True):
+            room = format_bytes(pool.capacity_bytes)
+            over_text = f", {format_bytes(over)} too much" if over else ""
+            lines.append(f"memory {pool.name}: {format_bytes(peak)} of {room}{over_text}")
+        return "\n".join([*lines, cost])
+
+
+def run_search(
+    problem: Problem,
+    placer: Placer,
+    stop: Criterion | None = None,
+    *,
+    seed: int = 0,
+    evaluator: Evaluator | None = None,
+    watch: Callable[[Progress], None] | None = None,
+) -> Result:
+    """Let `placer` search until `stop`, or until it has no more to ask; Ctrl-C ends it with the best so far."""
+    stop = stop or Never()
+    evaluator = evaluator or SimulatorEvaluator(problem)
+    if evaluator.problem is not problem:
+        raise SearchError("the evaluator was made for another problem")
+    problem.check_memory()
+    began = time.perf_counter()
+    progress = Progress()
+    best: Evaluation | None = None
+    improvements: list[tuple[int, float]] = []
+    ended = "finished"
+    try:
+        placer.start(problem, np.random.default_rng(seed))
+        while True:
+            progress = replace(progress, seconds=time.perf_counter() - began, bound_s=placer.bound_s())
+            if watch:
+                watch(progress)
+            if stop(progress):
+                ended = "stopped"
+                break
+            batch = placer.ask()
+            if not batch:
+                break
+            left = stop.evaluations_left(progress)
+            told = evaluator.evaluate(batch if len(batch) <= left else batch[: int(left)])
+            for evaluation in told:
+                progress = replace(
+                    progress, evaluations=progress.evaluations + 1, since_improvement=progress.since_improvement + 1
+                )
+                if best is None or evaluation.outcome.rank < best.outcome.rank:
+                    better = evaluation.outcome.feasible
+                    best = evaluation
+                    if better:
+                        improvements.append((progress.evaluations, evaluation.outcome.value_s))
+                        progress = replace(progress, best_s=evaluation.outcome.value_s, since_improvement=0)
+            placer.tell(told)
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    return Result(
+        problem, placer.name, seed, best and best.placement, best and best.outcome, progress.evaluations,
+        time.perf_counter() - began, placer.bound_s() if ended != "interrupted" else progress.bound_s, ended,
+        tuple(improvements),
+    )  # fmt: skip
+
+
+def require_feasible(result: Result) -> None:
+    """Raise unless a feasible placement was found; says what is missing and what would help."""
+    if result.feasible:
+        return
+    if result.outcome is None:
+        raise InfeasibleError(f"{result.method} evaluated nothing; give it more seconds or evaluations")
+    outcome, pools = result.outcome, result.problem.machine.pools
+    short = [
+        f"{pool.name} needs {format_bytes(peak)} of {format_bytes(pool.capacity_bytes)} ({format_bytes(over)} too much)"
+        for pool, peak, over in zip(pools, outcome.peak_bytes, outcome.over_bytes, strict=True)
+        if over
+    ]
+    if short:
+        raise InfeasibleError(
+            f"{result.method} found no placement that fits. In the nearest one {'; '.join(short)}. "
+            "Search longer, try another method, use a smaller batch, or allow more memory."
+        )
+    raise InfeasibleError(
+        f"{result.method} found no placement that can run: the best one has "
+        + ("an operation where it cannot run." if outcome.reason == "cost" else "a tensor needed where no route leads.")
+    )
