@@ -5,13 +5,13 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from placewright.graph import INPUT, PARAMETER, STORE, UPDATE
 from placewright.placement import Placement
 from placewright.problem import Colocate, Forbid, Pin, Problem, Separate
 from tests.naive import Naive, simulate
-from tests.strategies import problems, random_problem, views_of_new_values
+from tests.strategies import problems, random_problem, smallest, views_of_new_values
 
 N_PROBLEMS = 400
 
@@ -224,10 +224,17 @@ def test_the_size_is_as_asked(n_ops: int) -> None:
     assert random_problem(random.Random(1), n_ops)[0].n_ops == n_ops
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None)
 @given(problems())
 def test_drawn_problems_are_valid_and_small(drawn: tuple[Problem, Placement]) -> None:
     problem, placement = drawn
     problem.check(placement)
     assert problem.n_ops <= 12
     assert 1 <= problem.n_devices <= 5
+
+
+def test_the_smallest_failure_is_small() -> None:
+    found = smallest(lambda problem, placement: any(simulate(problem, placement).raised))
+    assert found is not None
+    assert found[0].n_ops <= 3  # a parameter, what reads it, and one more at most
+    assert smallest(lambda *_: False, max_ops=1, seeds=3) is None

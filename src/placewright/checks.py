@@ -107,6 +107,10 @@ class Fields:
         value = self.take(field, default)
         if value is default and default is not ...:
             return value  # type: ignore[no-any-return]
+        return self.check_text(value, field, max_length=max_length)
+
+    def check_text(self, value: object, field: str, *, max_length: int = 1000) -> str:
+        """`value` as printable text of limited length, or the fault of `field`."""
         if not isinstance(value, str):
             raise self.fault(f"expected text, found {describe(value)}", field)
         if len(value) > max_length:
@@ -152,6 +156,12 @@ class Fields:
         value = self.take(field, default)
         if value is default and default is not ...:
             return value  # type: ignore[no-any-return]
+        return self.check_integer(value, field, low=low, high=high)
+
+    def check_integer(self, value: Any, field: str, *, low: int = 0, high: int = MAX_BYTES) -> int:
+        """`value` as a whole number in [low, high], or the fault of `field`."""
+        if type(value) is int and low <= value <= high:  # the usual case, fast
+            return value
         number = self.check_number(value, field, low=low, high=high)
         if number != int(number):
             raise self.fault(f"expected a whole number, found {value!r}", field)
@@ -186,10 +196,7 @@ class Fields:
     def texts(self, field: str, default: Any = ...) -> tuple[str, ...]:
         """A list of strings."""
         values = self.items(field, default)
-        for position, value in enumerate(values):
-            if not isinstance(value, str):
-                raise self.fault(f"expected text, found {describe(value)}", f"{field}[{position}]")
-        return tuple(values)
+        return tuple(self.check_text(value, f"{field}[{position}]") for position, value in enumerate(values))
 
     def done(self, known: Iterable[str] = ()) -> None:
         """Refuse any field that was neither taken nor `known` to be ignorable."""

@@ -303,7 +303,7 @@ def _check_storage(g: OpGraph) -> None:
     needs = np.flatnonzero((base != own) & ~g.detachable)
     maker = g.tensor_op[needs]
     wide = np.int64(g.n_tensors)
-    reads = g.read_op * wide + base[g.in_tensor]
+    reads = np.concatenate([g.read_op * wide + base[g.in_tensor], g.read_op * wide + g.in_tensor])
     missing = np.zeros(g.n_tensors, bool)
     missing[needs] = ~np.isin(maker * wide + base[needs], reads)
     _fail_tensor(g, missing, "its operation must read the tensor whose storage it shares, or a view of it")

@@ -8,10 +8,13 @@ launch + work. Efficiencies are per class of operation; docs/design.md says wher
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
 from placewright.costs import Costs
+from placewright.errors import ProblemError
 from placewright.graph import Measured, OpGraph
 from placewright.machine import Device, Machine
 
@@ -50,13 +53,18 @@ def costs(graph: OpGraph, machine: Machine) -> Costs:
     measured = np.zeros(seconds.shape, bool)
     classes = np.array([CLASSES.index(class_of(kind)) for kind in graph.kinds], np.int64)
     classes = np.where(_makes_only_views(graph), CLASSES.index("free"), classes)
-    columns: dict[tuple[str, float], tuple[Floats, NDArray[np.bool_]]] = {}
     for d, device in enumerate(machine.devices):
-        key = (device.model, device.launch_s)
-        if key not in columns:
-            columns[key] = _column(graph, classes, device)
-        seconds[:, d], measured[:, d] = columns[key]
+        twin = next((k for k in range(d) if _same_figures(machine.devices[k], device)), None)
+        if twin is None:
+            seconds[:, d], measured[:, d] = _column(graph, classes, device)
+        else:
+            seconds[:, d], measured[:, d] = seconds[:, twin], measured[:, twin]
     return Costs(seconds, measured)
+
+
+def _same_figures(one: Device, two: Device) -> bool:
+    """Whether two devices take the same time for everything."""
+    return replace(one, name="", pool="", host=None) == replace(two, name="", pool="", host=None)
 
 
 def _column(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple[Floats, NDArray[np.bool_]]:
@@ -65,21 +73,35 @@ def _column(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple
     work = np.maximum(device.launch_s, work) if device.asynchronous else device.launch_s + work
     free = (classes == CLASSES.index("free")) & (graph.flops == 0)
     work[free | graph.off_queue] = 0.0
+    own = [reference for reference in graph.measured if reference.model == device.model]
+    others = [reference for reference in graph.measured if reference.model != device.model]
+    if others and not own and not any(_has_rates(reference) for reference in others):
+        raise ProblemError(
+            f"seconds were measured on {', '.join(repr(r.model) for r in others)}, whose rates are not known, so they "
+            f"cannot be scaled to {device.model!r}. Give the rates in the graph's references, a profile of "
+            f"{device.model!r}, or the machine that the graph was measured on."
+        )
+    measured_at_all = np.zeros(graph.n_ops, bool)
     known = np.zeros(graph.n_ops, bool)
-    for reference in graph.measured:  # another model's first, this model's own last, so that it wins
-        if reference.model != device.model:
-            have = ~np.isnan(reference.seconds) & ~known
-            scaled = reference.seconds * _ratio(graph, classes, reference, device)
-            launch = np.where(reference.seconds > 0, device.launch_s, 0.0)
-            scaled = np.maximum(launch, scaled) if device.asynchronous else launch + scaled
-            work[have] = scaled[have]
-            known |= have
-    for reference in graph.measured:
-        if reference.model == device.model:
-            have = ~np.isnan(reference.seconds)
-            work[have] = reference.seconds[have]
-            return work, have
-    return work, np.zeros(graph.n_ops, bool)
+    for reference in others:
+        measured_at_all |= ~np.isnan(reference.seconds)
+        have = np.isfinite(reference.seconds) & ~known & _has_rates(reference)
+        scaled = reference.seconds * _ratio(graph, classes, reference, device)
+        launch = np.where(reference.seconds > 0, device.launch_s, 0.0)
+        scaled = np.maximum(launch, scaled) if device.asynchronous else launch + scaled
+        work[have] = scaled[have]
+        known |= have
+    work[measured_at_all & ~known] = np.inf  # it ran nowhere that could be scaled to this device
+    have = np.zeros(graph.n_ops, bool)
+    for reference in own:
+        have = ~np.isnan(reference.seconds)
+        work[have] = reference.seconds[have]
+    return work, have
+
+
+def _has_rates(reference: Measured) -> bool:
+    """Whether seconds measured on this model can be scaled to another."""
+    return reference.bytes_per_s > 0 and any(rate > 0 for rate in reference.flops_per_s.values())
 
 
 def _rates(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple[Floats, Floats]:

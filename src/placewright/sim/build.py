@@ -88,6 +88,7 @@ def reset(p, w, place):
     w.route_busy[:] = 0
     w.in_look[:] = 0
     w.held[:] = 0
+    w.raised[:] = 0
     w.visits[:] = NONE
     for i in range(len(p.ops)):
         d = place[i]
@@ -123,7 +124,6 @@ def reset(p, w, place):
 def count_borrows(p, w, place, windows):
     """One row per (persistent tensor, borrowing device), and every device's window."""
     w.largest[:] = 0
-    w.raised[:] = 0
     w.listed[:] = 0
     w.lru[:] = NONE
     least = w.window

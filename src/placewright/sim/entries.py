@@ -33,44 +33,47 @@ def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
         return njit(nogil=True, _nrt=False)(function)  # type: ignore[no-any-return]
 
 
-def _entries(stamp: int) -> tuple[Callable[..., Any], ...]:
-    run_step, run_loads = kernel.run, loads.run
+@njit(_nrt=False)
+def note_use(p, w, use):  # type: ignore[no-untyped-def]
+    """Busy time of every device, then of every channel, then whether each device's window was raised."""
+    devices = len(p.pool_of)
+    for d in range(devices):
+        use[d] = w.device_busy[d]
+        use[devices + p.n_channels + d] = w.raised[d]
+    for c in range(p.n_channels):
+        use[devices + c] = w.channel_busy[c]
 
+
+def _entries(stamp: int) -> tuple[Callable[..., Any], ...]:
     def simulate_one(p, w, place, priorities, windows, record):  # type: ignore[no-untyped-def]
         """Simulate one placement; returns (status, end of the step in ps, stamp)."""
-        status, value = run_step(p, w, place, priorities, windows, record)
+        status, value = kernel.run(p, w, place, priorities, windows, record)
         return status, value, stamp
 
     def load_one(p, w, place, windows, max_load):  # type: ignore[no-untyped-def]
         """Loads of one placement; returns (status, the largest in ps, stamp)."""
-        status, value = run_loads(p, w, place, windows, max_load)
+        status, value = loads.run(p, w, place, windows, max_load)
         return status, value, stamp
 
-    def simulate_many(p, w, placements, priorities, windows, first, last, status, value, peak, busy):  # type: ignore[no-untyped-def]
+    def simulate_many(p, w, placements, priorities, windows, first, last, status, value, peak, use):  # type: ignore[no-untyped-def]
         """Simulate placements first to last; priorities and windows have one row for each, or one for all."""
         for b in range(first, last):
             prefer = priorities[b if len(priorities) > 1 else 0]
             window = windows[b if len(windows) > 1 else 0]
-            status[b], value[b] = run_step(p, w, placements[b], prefer, window, False)
+            status[b], value[b] = kernel.run(p, w, placements[b], prefer, window, False)
             for pool in range(p.n_pools):
                 peak[b, pool] = w.peak[pool]
-            for d in range(len(p.pool_of)):
-                busy[b, d] = w.device_busy[d]
-            for c in range(p.n_channels):
-                busy[b, len(p.pool_of) + c] = w.channel_busy[c]
+            note_use(p, w, use[b])
         return stamp
 
-    def load_many(p, w, placements, max_load, windows, first, last, status, value, peak, busy):  # type: ignore[no-untyped-def]
+    def load_many(p, w, placements, max_load, windows, first, last, status, value, peak, use):  # type: ignore[no-untyped-def]
         """Loads of placements first to last; windows have one row for each, or one for all."""
         for b in range(first, last):
             window = windows[b if len(windows) > 1 else 0]
-            status[b], value[b] = run_loads(p, w, placements[b], window, max_load)
+            status[b], value[b] = loads.run(p, w, placements[b], window, max_load)
             for pool in range(p.n_pools):
                 peak[b, pool] = w.peak[pool]
-            for d in range(len(p.pool_of)):
-                busy[b, d] = w.device_busy[d]
-            for c in range(p.n_channels):
-                busy[b, len(p.pool_of) + c] = w.channel_busy[c]
+            note_use(p, w, use[b])
         return stamp
 
     return tuple(_compiled(f) for f in (simulate_one, load_one, simulate_many, load_many))

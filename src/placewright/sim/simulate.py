@@ -6,14 +6,14 @@ import math
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.checks import format_bytes, format_seconds
+from placewright.checks import format_bytes
 from placewright.errors import SearchError
 from placewright.placement import Placement
 from placewright.problem import Problem
@@ -36,9 +36,10 @@ class Outcome:
     over_bytes: tuple[int, ...]
     device_busy_ps: tuple[int, ...]
     channel_busy_ps: tuple[int, ...]
+    raised: tuple[bool, ...]
+    """On which devices the streaming window asked for was below the least that works, hence raised to it."""
     detail: str = ""
-    raised: tuple[bool, ...] = ()
-    """On which devices the streaming window asked for was below the least that works (one simulation only)."""
+    """The reason in words, from `trace`."""
     timeline: Timeline | None = None
 
     @property
@@ -93,14 +94,14 @@ class Simulator:
         return devices, priorities, windows
 
     def run_arrays(self, devices: NDArray[np.uint16], priorities: Any, windows: Any) -> tuple[Any, Any, Any, Any]:
-        """(status, value in ps, peak bytes, busy ps) of rows of devices, on all threads."""
+        """(status, value in ps, peak bytes, use: see entries.note_use) of rows of devices, on all threads."""
         count = len(devices)
         status, value = np.empty(count, np.int64), np.empty(count, np.int64)
         peak = np.empty((count, self.lowered.n_pools), np.int64)
-        busy = np.empty((count, self.problem.n_devices + self.lowered.n_channels), np.int64)
+        use = np.empty((count, 2 * self.problem.n_devices + self.lowered.n_channels), np.int64)
         threads = min(self.threads, max(1, count * self.problem.n_ops // 2000))
         bounds = [count * k // threads for k in range(threads + 1)]
-        out = (status, value, peak, busy)
+        out = (status, value, peak, use)
 
         def chunk(k: int) -> None:
             part = (bounds[k], bounds[k + 1], *out)
@@ -123,14 +124,12 @@ class Simulator:
         """Outcomes of placements, in their order."""
         if not placements:
             return []
-        status, value, peak, busy = self.run_arrays(*self.arrays(placements))
+        status, value, peak, use = self.run_arrays(*self.arrays(placements))
         over = np.maximum(peak - self._capacity, 0)
-        split = self.problem.n_devices
         return [
             self._outcome(*row)
             for row in zip(
-                status.tolist(), value.tolist(), peak.tolist(), over.tolist(), busy[:, :split].tolist(),
-                busy[:, split:].tolist(), strict=True,
+                status.tolist(), value.tolist(), peak.tolist(), over.tolist(), use.tolist(), strict=True
             )
         ]  # fmt: skip
 
@@ -147,15 +146,12 @@ class Simulator:
         else:
             status, value, _ = entries.load_one(self.lowered, work, devices[0], windows[0], self._is_max_load)
         over = np.maximum(work.peak - self._capacity, 0)
-        plain = self._outcome(
-            int(status), int(value), work.peak.tolist(), over.tolist(), work.device_busy.tolist(),
-            work.channel_busy.tolist(),
-        )  # fmt: skip
+        use = [*work.device_busy.tolist(), *work.channel_busy.tolist(), *work.raised.tolist()]
+        plain = self._outcome(int(status), int(value), work.peak.tolist(), over.tolist(), use)
         simulated = plain.value_ps is not None
-        return Outcome(
-            **{name: getattr(plain, name) for name in _PLAIN},
+        return replace(
+            plain,
             detail=self._explain(int(status), int(work.count[BAD]), placement) or self._explain_memory(plain),
-            raised=tuple(bool(x) for x in work.raised) if self.problem.discipline == "stream" else (False,) * self.problem.n_devices,
             timeline=Timeline.read(self.problem, placement, self.lowered, work) if record and simulated else None,
         )
 
@@ -163,15 +159,15 @@ class Simulator:
     def _is_max_load(self) -> bool:
         return self.problem.objective == "max_load"
 
-    def _outcome(
-        self, status: int, value: int, peak: list[int], over: list[int], device: list[int], channel: list[int]
-    ) -> Outcome:
+    def _outcome(self, status: int, value: int, peak: list[int], over: list[int], use: list[int]) -> Outcome:
+        devices, channels = self.problem.n_devices, self.lowered.n_channels
         if status in (NO_COST, NO_ROUTE):
             none = (0,) * len(peak)
             reason = "cost" if status == NO_COST else "route"
-            return Outcome(None, reason, none, none, (0,) * len(device), (0,) * len(channel))
-        reason = "memory" if any(over) else ""
-        return Outcome(value, reason, tuple(peak), tuple(over), tuple(device), tuple(channel))
+            return Outcome(None, reason, none, none, (0,) * devices, (0,) * channels, (False,) * devices)
+        raised = tuple(map(bool, use[devices + channels :]))
+        busy, carried = tuple(use[:devices]), tuple(use[devices : devices + channels])
+        return Outcome(value, "memory" if any(over) else "", tuple(peak), tuple(over), busy, carried, raised)
 
     def _explain(self, status: int, bad: int, placement: Placement) -> str:
         graph, devices = self.problem.graph, self.problem.machine.devices
@@ -197,15 +193,8 @@ class Simulator:
         return "; ".join(parts)
 
 
-_PLAIN = ("value_ps", "reason", "peak_bytes", "over_bytes", "device_busy_ps", "channel_busy_ps")
-
-
 def simulate(problem: Problem, placement: Placement, *, timeline: bool = False) -> Outcome:
     """The outcome of one placement; with `timeline`, who ran when, what moved when, and memory over time."""
     simulator = Simulator(problem, threads=1)
     return simulator.trace(placement) if timeline else simulator.simulate([placement])[0]
 
-
-def describe_value(problem: Problem, outcome: Outcome) -> str:
-    """The value of an outcome in words."""
-    return f"{problem.objective} {format_seconds(outcome.value_s)}"
