@@ -30,7 +30,9 @@ def differences(problem, placement):
             pairs["channel busy"] = (slow.channel_busy_ps, list(fast.channel_busy_ps))
         if problem.objective == "step":
             line = fast.timeline
-            moves = [(m.tensor, m.source, m.target, m.first_consumer, m.visit, m.start_ps, m.end_ps) for m in line.moves]
+            moves = [
+                (m.tensor, m.source, m.target, m.first_consumer, m.visit, m.start_ps, m.end_ps) for m in line.moves
+            ]
             pairs["starts"] = (slow.op_start_ps, line.op_start_ps.tolist())
             pairs["ends"] = (slow.op_end_ps, line.op_end_ps.tolist())
             pairs["transfers"] = (sorted(map(tuple, slow.transfers)), sorted(moves))

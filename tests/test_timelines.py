@@ -21,6 +21,8 @@ from placewright.machine import Channel, Device, Machine, Pool, Route
 from placewright.operations import Operation, Tensor, build_graph
 from placewright.placement import DEFAULT_WINDOW, Placement
 from placewright.problem import Problem
+from placewright.sim import simulate
+from tests import naive
 
 # ---------------------------------------------------------------- building
 
@@ -148,8 +150,6 @@ def _us(ps: float) -> float:
 
 
 def _kernel(problem: Problem, placement: Placement) -> tuple[Any, Any, Any, list[Raw]]:
-    from placewright.sim import simulate  # noqa: PLC0415
-
     outcome = simulate(problem, placement, timeline=True)
     line = outcome.timeline
     if line is None:
@@ -159,8 +159,6 @@ def _kernel(problem: Problem, placement: Placement) -> tuple[Any, Any, Any, list
 
 
 def _twin(problem: Problem, placement: Placement) -> tuple[Any, Any, Any, list[Raw]]:
-    from tests import naive  # noqa: PLC0415
-
     outcome = naive.simulate(problem, placement)
     return outcome, outcome.op_start_ps, outcome.op_end_ps, list(outcome.transfers or ())
 

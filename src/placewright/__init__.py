@@ -1,1 +1,94 @@
-"""placewright."""
+"""placewright decides where every operation and every parameter of a neural network runs.
+
+    import placewright as pw
+
+    workload = pw.read_workload("gnmt.txt")
+    problem = pw.Problem(workload.graph, pw.machine("k40x4"))
+    result = pw.search(problem, "random", stop=pw.stop.Seconds(10), seed=0)
+    print(result.summary())
+
+Names are resolved when they are first used: importing the package imports no numerical library.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import types
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from placewright import stop
+    from placewright.checks import format_bytes, parse_bytes
+    from placewright.costs import Costs
+    from placewright.errors import PlacewrightError
+    from placewright.evaluate import Evaluation, Evaluator, SimulatorEvaluator
+    from placewright.formats import read_graph, read_plan, read_profile, write_graph, write_plan, write_profile
+    from placewright.graph import Measured, OpGraph
+    from placewright.grouping import Grouping
+    from placewright.importers import read_workload
+    from placewright.machine import Channel, Device, Machine, Pool, Route
+    from placewright.machine_files import load_machine as machine
+    from placewright.machine_files import machine_toml, presets
+    from placewright.methods import method_names, search
+    from placewright.operations import Operation, Tensor, build_graph
+    from placewright.placement import Placement
+    from placewright.plan import Plan, Prediction
+    from placewright.problem import Colocate, Constraint, Forbid, Pin, Problem, Separate, parse_constraint
+    from placewright.search import Placer, Result
+    from placewright.sim import Outcome, Simulator, simulate
+    from placewright.workload import Workload
+
+_HOMES = {
+    "checks": ["format_bytes", "parse_bytes"],
+    "costs": ["Costs"],
+    "errors": ["PlacewrightError"],
+    "evaluate": ["Evaluation", "Evaluator", "SimulatorEvaluator"],
+    "formats": ["read_graph", "read_plan", "read_profile", "write_graph", "write_plan", "write_profile"],
+    "graph": ["Measured", "OpGraph"],
+    "grouping": ["Grouping"],
+    "importers": ["read_workload"],
+    "machine": ["Channel", "Device", "Machine", "Pool", "Route"],
+    "machine_files": ["machine_toml", "presets"],
+    "methods": ["method_names", "search"],
+    "operations": ["Operation", "Tensor", "build_graph"],
+    "placement": ["Placement"],
+    "plan": ["Plan", "Prediction"],
+    "problem": ["Colocate", "Constraint", "Forbid", "Pin", "Problem", "Separate", "parse_constraint"],
+    "search": ["Placer", "Result"],
+    "sim": ["Outcome", "Simulator", "simulate"],
+    "workload": ["Workload"],
+}
+_WHERE = {name: (f"placewright.{home}", name) for home, names in _HOMES.items() for name in names}
+_WHERE["machine"] = ("placewright.machine_files", "load_machine")
+_MODULES = ("stop", "errors")
+
+__all__ = sorted([*_WHERE, *_MODULES])  # noqa: PLE0605  # the table above is the list
+
+
+def __getattr__(name: str) -> Any:
+    if name in _WHERE:
+        home, attribute = _WHERE[name]
+        value = getattr(importlib.import_module(home), attribute)
+    elif name in _MODULES:
+        value = importlib.import_module(f"placewright.{name}")
+    else:
+        raise AttributeError(f"module 'placewright' has no attribute {name!r}")
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return list(__all__)
+
+
+class _Package(types.ModuleType):
+    """The package itself. Some public functions have the name of the module that they live beside, such as
+    `search` and `machine`; importing that module must not put it in the function's place."""
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not (name in _WHERE and isinstance(value, types.ModuleType)):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -93,6 +93,7 @@ def parse_json(text: str, path: object) -> Any:
     doubled = False
 
     def pairs(given: list[tuple[str, Any]]) -> dict[str, Any]:
+        """Return the object of these pairs, and note when a key was given twice."""
         nonlocal doubled
         table = dict(given)
         if len(table) == len(given):

@@ -1,7 +1,7 @@
 """Machine: devices, the memory pools they allocate from, and the channels between them.
 
 A full-duplex link is two channels. A route is, for an ordered pair of devices, the channels that a
-transfer occupies, all at once. Presets are the TOML files in machines/; docs/formats.md describes them.
+transfer occupies, all at once. Presets are the TOML files in machines/; docs/machines.md describes them.
 """
 
 from __future__ import annotations

@@ -90,7 +90,10 @@ class Result:
         cost = f"{self.evaluations} evaluations in {self.seconds:.2f} s, {self.ended}"
         if outcome is None:
             return f"{head}\nnothing was evaluated; {cost}"
-        lines = [head, f"{problem.objective} {format_seconds(outcome.value_s)}" + ("" if self.feasible else ", infeasible")]
+        lines = [
+            head,
+            f"{problem.objective} {format_seconds(outcome.value_s)}" + ("" if self.feasible else ", infeasible"),
+        ]
         if self.bound_s is not None and self.gap is not None:
             lines[-1] += f", at most {self.gap:.1%} above the optimum"
         for pool, peak, over in zip(problem.machine.pools, outcome.peak_bytes, outcome.over_bytes, strict=True):

@@ -3,8 +3,8 @@
     node4 -- ReLU() -- forward_compute_time=1.0, backward_compute_time=2.0, activation_size=64.0, parameter_size=0
         node3 -- node4
 
-Milliseconds and bytes, measured on one GPU. Of each layer becomes a forward, a backward and an update
-operation, and a parameter with its store. docs/formats.md has every choice.
+Milliseconds and bytes, measured on one GPU. Each layer becomes a forward, a backward and an update
+operation, and its parameters one with a store. docs/formats.md has every choice.
 """
 
 from __future__ import annotations

@@ -126,6 +126,7 @@ def _names(nodes: Sequence[_Node]) -> tuple[list[str], dict[int, str]]:
     taken = set(counts)
 
     def fresh(name: str) -> str:
+        """Take a name that nothing has."""
         while name in taken:
             name += "'"
         taken.add(name)

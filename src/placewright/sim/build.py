@@ -24,7 +24,6 @@ UNLISTED = np.uint32(0xFFFFFFFE)
 inline = njit(inline="always", _nrt=False)
 
 
-
 @inline
 def move_ps(p, tensor, route):
     """Picoseconds of a transfer."""

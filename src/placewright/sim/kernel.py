@@ -10,7 +10,23 @@ import numpy as np
 from numba import njit
 
 from placewright.sim.build import append_to_route, build, count_borrows, move_ps, reset
-from placewright.sim.lower import DETACHABLE, IN0, IN1, MAKER, MARKS, NEVER, NONE, NEXT0, NEXT1, OFF_QUEUE, OUT0, OUT1, USE0, USE1
+from placewright.sim.lower import (
+    DETACHABLE,
+    IN0,
+    IN1,
+    MAKER,
+    MARKS,
+    NEVER,
+    NONE,
+    NEXT0,
+    NEXT1,
+    OFF_QUEUE,
+    OUT0,
+    OUT1,
+    USE0,
+    USE1,
+)
+from placewright.sim.queues import pop_heap, push_heap, sort_stretch
 from placewright.sim.work import (
     BAD, BASE, DIRTY, DONE, FIRST_MOVE, FIRST_USE, FRESH, FRESH_ROUND, HEAD, HOLDS, IS_READY, IS_VISIT, N_FLYING, N_IDLE, N_LOOK, N_STACK,
     NEXT_IN_QUEUE, NEXT_OF_TENSOR, PRIORITY, READY, ROOT, ROUND, ROUTE, STATE, STREAM, STUCK, TAIL, TARGET, TENSOR,
@@ -21,7 +37,6 @@ inline = njit(inline="always", _nrt=False)
 plain = njit(_nrt=False)
 
 
-
 @inline
 def look_at(w, r):
     """Let step 3 of this round look at route r."""
@@ -29,45 +44,6 @@ def look_at(w, r):
         w.in_look[r] = 1
         w.look[w.count[N_LOOK]] = r
         w.count[N_LOOK] += 1
-
-
-@plain
-def before(priorities, a, b):
-    """Whether operation a goes before b: larger priority, ties by index."""
-    return priorities[a] > priorities[b] or (priorities[a] == priorities[b] and a < b)
-
-
-@plain
-def push_heap(queue, base, size, priorities, i):
-    """Add operation i to the heap of `size` operations that starts at `base`."""
-    at = size
-    while at > 0:
-        up = (at - 1) >> 1
-        if not before(priorities, i, queue[base + up]):
-            break
-        queue[base + at] = queue[base + up]
-        at = up
-    queue[base + at] = i
-
-
-@plain
-def pop_heap(queue, base, size, priorities):
-    """Take the first operation from a heap of `size` operations."""
-    top, last = queue[base], queue[base + size - 1]
-    size -= 1
-    at = 0
-    while True:
-        down = 2 * at + 1
-        if down >= size:
-            break
-        if down + 1 < size and before(priorities, queue[base + down + 1], queue[base + down]):
-            down += 1
-        if not before(priorities, queue[base + down], last):
-            break
-        queue[base + at] = queue[base + down]
-        at = down
-    queue[base + at] = last
-    return top
 
 
 @inline
@@ -189,22 +165,6 @@ def end_move(p, w, place, priorities, k):
             w.route_busy[other] -= 1
             if w.route_busy[other] == 0 and (p.discipline == STREAM or w.route_queue[other, 0] != NONE):
                 look_at(w, other)
-
-
-@plain
-def sort_stretch(queue, start, stop):
-    """Sort a stretch of the ready queues in place, by Shell's method."""
-    gap = 1
-    while gap * 9 // 4 < stop - start:
-        gap = gap * 9 // 4 + 1
-    while gap > 0:
-        for at in range(start + gap, stop):
-            i, hole = queue[at], at
-            while hole >= start + gap and queue[hole - gap] > i:
-                queue[hole] = queue[hole - gap]
-                hole -= gap
-            queue[hole] = i
-        gap = gap * 4 // 9
 
 
 @inline

@@ -72,7 +72,9 @@ def to_ps(seconds: NDArray[np.float64]) -> I64:
     """Picoseconds, rounded half to even; NEVER where infinite."""
     finite = np.isfinite(seconds)
     if np.any(seconds[finite] * PICO >= MOST_PS):
-        raise ProblemError(f"a cost of {float(seconds[finite].max()):g} s; costs must sum to less than 2**62 ps, 53 days")
+        raise ProblemError(
+            f"a cost of {float(seconds[finite].max()):g} s; costs must sum to less than 2**62 ps, 53 days"
+        )
     return np.where(finite, np.rint(np.where(finite, seconds, 0.0) * PICO).astype(np.int64), NEVER)
 
 
@@ -191,7 +193,9 @@ def _check_total(cost_ps: I64, graph: OpGraph, transfer_ps: I64, routes: dict[st
     total = float(finite.max(axis=1, initial=0.0).sum())
     crossing = np.flatnonzero((routes["route_ok"] == 1) & np.isfinite(routes["route_bytes_per_s"]))
     if len(crossing):
-        worst = routes["route_latency_s"][crossing].max() + graph.tensor_bytes / routes["route_bytes_per_s"][crossing].min()
+        worst = (
+            routes["route_latency_s"][crossing].max() + graph.tensor_bytes / routes["route_bytes_per_s"][crossing].min()
+        )
         each = np.where(transfer_ps >= 0, transfer_ps, worst * PICO)
         total += float((each * np.diff(graph.consumers[0])).sum())
     if total >= MOST_PS:

@@ -197,4 +197,3 @@ def simulate(problem: Problem, placement: Placement, *, timeline: bool = False) 
     """The outcome of one placement; with `timeline`, who ran when, what moved when, and memory over time."""
     simulator = Simulator(problem, threads=1)
     return simulator.trace(placement) if timeline else simulator.simulate([placement])[0]
-

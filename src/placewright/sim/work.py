@@ -20,6 +20,7 @@ ROOT, HOLDS, FIRST_MOVE, BORROW = range(4)
 # Columns of `borrows`, one row per (persistent tensor, borrowing device)
 LEFT, OLDER, NEWER, VISIT, BORROWER, NEXT_BORROW, OF_TENSOR = range(7)
 
+
 class Work(NamedTuple):
     """Arrays that a thread keeps from one placement to the next."""
 

@@ -1,0 +1,207 @@
+"""`plan` and `compare`: searches for a good placement."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+from placewright.checks import format_bytes, format_seconds
+from placewright.cli.answer import Answer
+from placewright.cli.options import (
+    DEFAULT_METHOD,
+    Effort,
+    Question,
+    Style,
+    effort_options,
+    output_option,
+    question_options,
+    style_options,
+)
+from placewright.cli.output import Output
+from placewright.errors import FileError, InfeasibleError, InputError
+
+if TYPE_CHECKING:
+    from placewright.evaluate import SimulatorEvaluator
+    from placewright.problem import Problem
+    from placewright.search import Result
+    from placewright.stop import Criterion
+
+MOST_POOLS = 4
+"""Pools that have a column each in the table of `compare`."""
+
+
+@click.command()
+@question_options
+@click.option("--method", default=DEFAULT_METHOD, show_default=True, help="How to search.")
+@effort_options
+@output_option
+@style_options
+def plan(question: Question, method: str, effort: Effort, output: str | None, style: Style) -> None:
+    """Search for the fastest placement of MODEL that fits.
+
+    MODEL is a graph file of ours (.json, .json.gz), a workload of Tarnawski et al. (.json) or a PipeDream
+    profile (.txt). Ctrl-C ends the search with the best so far.
+    """
+    from placewright.cli.setup import set_up
+    from placewright.cli.show import facts, remedy
+
+    out = Output(style)
+    require_folder(output)
+    problem = set_up(question).problem
+    problem.check_memory()
+    result, evaluator = _searched(out, problem, method, effort)
+    if result.ended == "interrupted":
+        out.note("interrupted; this is the best so far")
+    if result.placement is None:
+        raise InfeasibleError(f"{result.method} evaluated nothing; give it more seconds or evaluations")
+    answer = Answer.of(result, result.placement, evaluator.simulator.trace(result.placement))
+    try:
+        if output is not None:
+            save(out, answer, output)
+    finally:
+        if style.json:
+            out.json(answer.record())
+        else:
+            out.facts(_title(answer), facts(answer, searched=True))
+    if not result.feasible:
+        raise InfeasibleError(f"{remedy(answer)} Searching longer or by another method may find a placement that fits.")
+
+
+@click.command()
+@question_options
+@click.option("--methods", metavar="A,B", help="Which to compare. Default: all that apply.")
+@effort_options
+@style_options
+def compare(question: Question, methods: str | None, effort: Effort, style: Style) -> None:
+    """Search for a placement of MODEL by several methods, and list what each found, best first.
+
+    Seconds and evaluations count for each method. Ctrl-C ends the method that is running, and the comparison.
+    """
+    from placewright.cli.setup import set_up
+    from placewright.methods import method_names
+
+    out = Output(style)
+    problem = set_up(question).problem
+    names = [name for name in methods.split(",") if name] if methods is not None else method_names(problem)
+    if not names:
+        raise InputError("--methods names none; write names with commas between them")
+    _check_names(problem, names)
+    problem.check_memory()
+    answers = _compared(out, problem, list(dict.fromkeys(names)), effort)
+    if not answers:
+        raise InfeasibleError("no method found anything to compare; see the notes above")
+    answers.sort(key=lambda answer: answer.outcome.rank)
+    if style.json:
+        out.json([answer.record() for answer in answers])
+    else:
+        out.table(*_comparison(problem, answers))
+        if answers[0].parallelism is not None:
+            out.text(f"parallelism {answers[0].parallelism:.2f} (sum of times over critical path)")
+    if not answers[0].outcome.feasible:
+        from placewright.cli.show import remedy
+
+        raise InfeasibleError(f"no method found a placement that fits. The nearest is {remedy(answers[0])}")
+
+
+def require_folder(output: str | None) -> None:
+    """Refuse, before a long search, a file that could not be written after it."""
+    if output is None:
+        return
+    folder = os.path.dirname(os.path.abspath(output))
+    if not os.path.isdir(folder):
+        raise FileError(output, "", f"cannot be written: there is no folder {folder}")
+    if os.path.isdir(output):
+        raise FileError(output, "", "cannot be written: it is a folder")
+
+
+def save(out: Output, answer: Answer, path: str) -> None:
+    """Write the plan of an answer."""
+    from placewright.formats import write_plan
+
+    write_plan(answer.plan(), path)
+    out.note(f"plan written to {path}" + ("" if answer.outcome.feasible else "; it is infeasible"))
+
+
+def _searched(out: Output, problem: Problem, method: str, effort: Effort) -> tuple[Result, SimulatorEvaluator]:
+    """Search by one method."""
+    from placewright.cli.progress import warm_up, watching
+    from placewright.evaluate import SimulatorEvaluator
+    from placewright.methods import make_placer, search
+
+    placer = make_placer(method, problem)
+    evaluator = SimulatorEvaluator(problem, effort.threads)
+    warm_up(out, evaluator.simulator)
+    with watching(out, method, effort) as watch:
+        result = search(problem, placer, _stop(effort), seed=effort.seed, evaluator=evaluator, watch=watch)
+    return result, evaluator
+
+
+def _stop(effort: Effort) -> Criterion:
+    """Return when a search ends."""
+    from placewright.stop import AnyOf, Evaluations, Seconds
+
+    limits: list[Criterion] = [] if effort.limit_s is None else [Seconds(effort.limit_s)]
+    limits += [] if effort.evaluations is None else [Evaluations(effort.evaluations)]
+    return AnyOf(tuple(limits))
+
+
+def _check_names(problem: Problem, names: Sequence[str]) -> None:
+    """Refuse a method that does not exist before any has run."""
+    from placewright.methods import make_placer
+
+    for name in names:
+        make_placer(name, problem)
+
+
+def _compared(out: Output, problem: Problem, names: Sequence[str], effort: Effort) -> list[Answer]:
+    """Search by every method in turn; one that does not apply is left out, with a note."""
+    answers = []
+    for k, name in enumerate(names):
+        try:
+            result, evaluator = _searched(out, problem, name, effort)
+        except (InputError, InfeasibleError) as error:
+            out.note(f"{name} left out: {error}")
+            continue
+        if result.placement is not None and result.outcome is not None:
+            outcome = result.outcome if result.feasible else evaluator.simulator.trace(result.placement)
+            answers.append(Answer.of(result, result.placement, outcome))
+        else:
+            out.note(f"{name} left out: it evaluated nothing")
+        if result.ended == "interrupted":
+            left = names[k + 1 :]
+            out.note("interrupted" + (f"; not tried: {', '.join(left)}" if left else ""))
+            break
+    return answers
+
+
+def _title(answer: Answer) -> str:
+    """Say what was done."""
+    return f"{answer.method}: {answer.problem.graph.name} on {answer.problem.machine.name}"
+
+
+def _comparison(problem: Problem, answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of the table."""
+    pools = problem.machine.pools
+    many = len(pools) > MOST_POOLS
+    titles = ["method", f">{problem.objective}", ">gap", "feasible"]
+    titles += ["fullest pool"] if many else [f">{pool.name}" for pool in pools]
+    rows = []
+    for answer in answers:
+        outcome = answer.outcome
+        row = [
+            answer.method,
+            format_seconds(outcome.value_s),
+            "-" if answer.gap is None else f"{answer.gap:.1%}",
+            "yes" if outcome.feasible else f"no: {outcome.reason}",
+        ]
+        if many:
+            shares = [peak / max(1, pool.capacity_bytes) for pool, peak in zip(pools, outcome.peak_bytes, strict=True)]
+            k = shares.index(max(shares))
+            row.append(f"{pools[k].name} {format_bytes(outcome.peak_bytes[k])} ({shares[k]:.0%})")
+        else:
+            row += [format_bytes(peak) for peak in outcome.peak_bytes]
+        rows.append([*row, f"{answer.seconds:.2f}", str(answer.evaluations)])
+    return [*titles, ">seconds", ">evaluations"], rows
