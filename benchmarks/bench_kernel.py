@@ -16,10 +16,9 @@ import numpy as np
 
 sys.path.insert(0, str(Path(__file__).parent))
 from graphs import placements, problem
-from plain_loop import PlainLoop
-
 from placewright.placement import Placement
 from placewright.sim import Simulator
+from plain_loop import PlainLoop
 
 SECONDS = 1.5
 DISCIPLINES = ("ready", "stream", "priority")
@@ -55,7 +54,7 @@ def table(sizes: list[int]) -> dict[tuple[int, int, str, str], tuple[float, floa
     """Print and return placements per second and nanoseconds per event of every case."""
     cores = Simulator(problem(100, 4, "ready")).threads
     print(
-        f"| operations | devices | placement | discipline | placements/s | events/s (millions) | ns per event and core |"
+        "| operations | devices | placement | discipline | placements/s | events/s (millions) | ns per event and core |"
     )
     print("|--:|--:|---|---|--:|--:|--:|")
     found = {}
@@ -92,8 +91,10 @@ def against_plain_loop(n: int, devices: int) -> float:
         loop.run(row.tolist())
     plain = 20 / (time.perf_counter() - began)
     fast = rate(simulator, rows, np.zeros((1, n)))
-    print(f"\nplain-Python loop, {n:,} operations, {devices} devices, random, ready: {plain:,.1f} placements/s on one core; "
-          f"kernel {fast:,.0f} on {simulator.threads}: {fast / plain:,.0f} times")  # fmt: skip
+    print(
+        f"\nplain-Python loop, {n:,} operations, {devices} devices, random, ready: {plain:,.1f} placements/s "
+        f"on one core; kernel {fast:,.0f} on {simulator.threads}: {fast / plain:,.0f} times"
+    )
     return fast / plain
 
 

@@ -7,6 +7,7 @@ views, no windows. Its step time must equal the kernel's.
 from __future__ import annotations
 
 import heapq
+import itertools
 from collections import defaultdict
 
 from placewright.problem import Problem
@@ -18,10 +19,10 @@ class PlainLoop:
     def __init__(self, problem: Problem) -> None:
         graph, machine = problem.graph, problem.machine
         self.cost = [[round(s * 1e12) for s in row] for row in problem.costs.seconds.tolist()]
-        self.reads = [graph.in_tensor[a:b].tolist() for a, b in zip(graph.in_start, graph.in_start[1:], strict=False)]
+        self.reads = [graph.in_tensor[a:b].tolist() for a, b in itertools.pairwise(graph.in_start)]
         start, readers = graph.consumers
-        self.readers = [readers[a:b].tolist() for a, b in zip(start, start[1:], strict=False)]
-        self.outputs = [list(range(a, b)) for a, b in zip(graph.out_start, graph.out_start[1:], strict=False)]
+        self.readers = [readers[a:b].tolist() for a, b in itertools.pairwise(start)]
+        self.outputs = [list(range(a, b)) for a, b in itertools.pairwise(graph.out_start)]
         self.size = graph.tensor_bytes.tolist()
         self.pool = machine.pool_of
         count = len(machine.devices)

@@ -40,7 +40,7 @@ def main():
     sizes, shapes = modules(), list(functions())
     print(f"{len(sizes)} modules, {sum(sizes.values()):,} lines, median {statistics.median(sizes.values()):.0f}, "
           f"largest {max(sizes.values())} ({max(sizes, key=sizes.get)})")  # fmt: skip
-    for place, lines, count in sorted(shapes, key=lambda shape: -shape[1]):
+    for place, lines, _ in sorted(shapes, key=lambda shape: -shape[1]):
         if lines > FUNCTION_LINES:
             print(f"  {lines} lines: {place}")
     print(f"  {sum(count > PARAMETERS for _, _, count in shapes)} functions with more than {PARAMETERS} parameters")

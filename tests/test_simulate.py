@@ -1,5 +1,6 @@
 """The kernel against its slow twin, exactly; and what the simulator promises besides."""
 
+import itertools
 import random
 import subprocess
 import sys
@@ -95,7 +96,7 @@ def test_timeline_agrees_with_the_plain_run():
         path = traced.timeline.critical_path
         assert path[-1].end_ps == traced.value_ps == traced.timeline.end_ps
         assert path[0].start_ps == 0
-        for one, two in zip(path, path[1:], strict=False):
+        for one, two in itertools.pairwise(path):
             assert one.end_ps == two.start_ps, "each link starts when the one before it ends"
 
 

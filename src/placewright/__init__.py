@@ -83,8 +83,11 @@ def __dir__() -> list[str]:
 
 
 class _Package(types.ModuleType):
-    """The package itself. Some public functions have the name of the module that they live beside, such as
-    `search` and `machine`; importing that module must not put it in the function's place."""
+    """The package itself.
+
+    Some public functions have the name of a module, such as `search` and `machine`; importing that module
+    must not put it in the function's place.
+    """
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not (name in _WHERE and isinstance(value, types.ModuleType)):

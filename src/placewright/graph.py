@@ -201,7 +201,7 @@ def _frozen(array: NDArray[Any]) -> NDArray[Any]:
 
 def _freeze(owner: object, name: str, kind: type) -> None:
     given = getattr(owner, name)
-    array = np.array(given, dtype=kind, order="C")
+    array: NDArray[Any] = np.array(given, dtype=kind, order="C")
     object.__setattr__(owner, name, _frozen(array))
 
 

@@ -1,4 +1,4 @@
-"""Grouping: operations to groups. It contracts the decision and lifts a group placement back; evaluation stays whole."""
+"""Grouping: operations to groups. It contracts the decision and lifts it back; evaluation stays whole."""
 
 from __future__ import annotations
 

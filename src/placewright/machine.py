@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import pairwise
 
 from placewright.checks import MAX_BYTES
 from placewright.errors import MachineError, UnknownNameError
@@ -189,7 +190,7 @@ class Machine:
             return self._given[source, target]
         stops = [source, *self._host(source), *self._host(target), target]
         channels: tuple[int, ...] = ()
-        for here, there in zip(stops, stops[1:], strict=False):
+        for here, there in pairwise(stops):
             if self.pool_of[here] == self.pool_of[there]:
                 continue
             if (here, there) not in self._given or (here, there) == (source, target):

@@ -41,7 +41,7 @@ class Placement:
         array = np.array(value)
         if array.ndim != 1 or (array.size and array.dtype.kind not in ("if" if kind is np.float64 else "i")):
             raise PlacementError(f"{name} must be a flat list of numbers, not {array.dtype} of {array.ndim} axes")
-        if kind is np.int16 and array.size and not (0 <= array.min() and array.max() < 1 << 15):
+        if kind is np.int16 and array.size and not (array.min() >= 0 and array.max() < 1 << 15):
             raise PlacementError("devices must be indices of devices, not negative")
         array = np.ascontiguousarray(array.astype(kind))
         array.flags.writeable = False

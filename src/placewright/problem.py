@@ -22,6 +22,8 @@ from placewright.placement import Placement
 
 OBJECTIVES = ("step", "max_load", "throughput")
 DISCIPLINES = ("stream", "ready", "priority")
+ESTIMATED = Costs.given(np.zeros((0, 0)))
+"""Stands for the costs that graph and machine give by themselves: measured where the graph has it, else roofline."""
 
 
 @dataclass(frozen=True)
@@ -84,13 +86,13 @@ class Problem:
 
     graph: OpGraph
     machine: Machine
-    costs: Costs = None  # type: ignore[assignment]  # filled in from the roofline
+    costs: Costs = ESTIMATED
     constraints: tuple[Constraint, ...] = ()
     objective: str = "step"
     discipline: str = "stream"
 
     def __post_init__(self) -> None:
-        if self.costs is None:
+        if self.costs is ESTIMATED:
             object.__setattr__(self, "costs", roofline_costs(self.graph, self.machine))
         object.__setattr__(self, "constraints", tuple(self.constraints))
         for name, value, allowed in (
@@ -110,7 +112,7 @@ class Problem:
     def replace(self, **changes: Any) -> Problem:
         """The same problem with some fields changed; a new graph or machine gets new costs unless given."""
         if ("graph" in changes or "machine" in changes) and "costs" not in changes:
-            changes["costs"] = None
+            changes["costs"] = ESTIMATED
         return replace(self, **changes)
 
     @property
@@ -292,8 +294,8 @@ class Problem:
         for i, row in zip(members, runs, strict=True):
             if not row.any():
                 raise InfeasibleError(
-                    f"operation {self.graph.op_names[int(i)]!r} (kind {self.graph.kinds[int(i)]!r}) can run on no device "
-                    f"of machine {self.machine.name!r} ({', '.join(d.name for d in devices)}). "
+                    f"operation {self.graph.op_names[int(i)]!r} (kind {self.graph.kinds[int(i)]!r}) can run on no "
+                    f"device of machine {self.machine.name!r} ({', '.join(d.name for d in devices)}). "
                     "Add a device that can run it, or give its cost."
                 )
         limits = [f"{name!r} only on " + (", ".join(d.name for d, ok in zip(devices, row, strict=True) if ok) or "none")

@@ -151,10 +151,17 @@ def run_search(
     except KeyboardInterrupt:
         ended = "interrupted"
     return Result(
-        problem, placer.name, seed, best and best.placement, best and best.outcome, progress.evaluations,
-        time.perf_counter() - began, placer.bound_s() if ended != "interrupted" else progress.bound_s, ended,
-        tuple(improvements),
-    )  # fmt: skip
+        problem=problem,
+        method=placer.name,
+        seed=seed,
+        placement=best.placement if best else None,
+        outcome=best.outcome if best else None,
+        evaluations=progress.evaluations,
+        seconds=time.perf_counter() - began,
+        bound_s=progress.bound_s if ended == "interrupted" else placer.bound_s(),
+        ended=ended,
+        improvements=tuple(improvements),
+    )
 
 
 def require_feasible(result: Result) -> None:

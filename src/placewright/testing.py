@@ -41,12 +41,13 @@ def small_problem(discipline: str = "stream", *constraints: Pin | Forbid | Coloc
     """A training step of two branches with a parameter each, a view, updates and stores."""
     operations = [Operation("x", phase="input", outputs=[Tensor(1000)])]
     for side in ("a", "b"):
-        weight, grad = (f"{side}.w", 0), (f"{side}.grad", 0)
+        weight, made, grad = (f"{side}.w", 0), (f"{side}.mm", 0), (f"{side}.grad", 0)
         operations += [
             Operation(f"{side}.w", phase="parameter", scope=side, outputs=[Tensor(4000)]),
             Operation(f"{side}.mm", "matmul", scope=side, inputs=["x", weight], outputs=[Tensor(2000)]),
-            Operation(f"{side}.view", "view", scope=side, inputs=[f"{side}.mm"], outputs=[Tensor(2000, (f"{side}.mm", 0))]),
-            Operation(f"{side}.grad", "matmul", "backward", side, inputs=[f"{side}.view", weight], outputs=[Tensor(4000)]),
+            Operation(f"{side}.view", "view", scope=side, inputs=[made[0]], outputs=[Tensor(2000, made)]),
+            Operation(f"{side}.grad", "matmul", "backward", side, inputs=[f"{side}.view", weight],
+                      outputs=[Tensor(4000)]),
             Operation(f"{side}.update", "sgd", "update", side, inputs=[grad, weight],
                       outputs=[Tensor(4000, weight, in_place=True)]),
             Operation(f"{side}.store", "store", "store", side, inputs=[f"{side}.update"]),

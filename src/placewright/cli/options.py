@@ -92,17 +92,19 @@ effort_options = _gathered(
     Effort,
     "effort",
     click.option(
-        "--seconds", type=click.FloatRange(min=0, min_open=True),
+        "--seconds", metavar="S", type=click.FloatRange(min=0, min_open=True),
         help=f"How long to search. Default: {DEFAULT_SECONDS:g}, or no limit where --evaluations is given.",
     ),
     click.option(
-        "--evaluations", type=click.IntRange(min=1),
+        "--evaluations", metavar="N", type=click.IntRange(min=1),
         help="How many placements to try; with the same seed, the same result every time.",
     ),
     click.option(
-        "--seed", type=click.IntRange(0, (1 << 63) - 1), default=0, show_default=True, help="Of all randomness."
+        "--seed", metavar="N", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of all randomness. Default: 0."
     ),
-    click.option("--threads", type=click.IntRange(1, 4096), help="Threads that simulate. Default: every core."),
+    click.option(
+        "--threads", metavar="N", type=click.IntRange(1, 4096), help="Threads that simulate. Default: every core."
+    ),
 )  # fmt: skip
 
 style_options = _gathered(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import click
@@ -38,16 +38,23 @@ def traceback_option(hidden: bool = False) -> Callable[[Any], Any]:
 class Program(click.Group):
     """The group of all commands, which turns every error into a line on stderr and an exit code."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> Any:
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
         """Run, and exit with 0 done, 1 failed, 2 wrong usage, 3 infeasible, 130 aborted."""
         if not standalone_mode:
-            return super().main(*args, standalone_mode=False, **extra)
+            return super().main(args, prog_name, complete_var, False, **extra)
         for stream in (sys.stdout, sys.stderr):  # a name that the terminal cannot show must not end the program
             if hasattr(stream, "reconfigure"):
                 stream.reconfigure(errors="backslashreplace")
         settings = {_SHOW_TRACEBACK: os.environ.get("PLACEWRIGHT_TRACEBACK", "") not in ("", "0")}
         try:
-            code = super().main(*args, standalone_mode=False, obj=settings, **extra)
+            code = super().main(args, prog_name, complete_var, False, **{"obj": settings, **extra})
         except Exception as error:
             code = _report(error, settings[_SHOW_TRACEBACK])
         sys.exit(code if isinstance(code, int) else 0)

@@ -61,8 +61,8 @@ def _lines(method: str, effort: Effort) -> Watch:
 @contextmanager
 def _bar(method: str, effort: Effort) -> Iterator[Watch]:
     """Give a watch that moves a bar."""
-    from rich.console import Console
     from rich import progress as rich_progress
+    from rich.console import Console
 
     columns = (
         rich_progress.TextColumn(method, markup=False),

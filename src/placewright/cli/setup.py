@@ -92,7 +92,7 @@ def _pools(machine: Machine) -> list[str]:
 
 def _sizes(option: str, texts: tuple[str, ...], known: list[str]) -> dict[str, int]:
     """Return bytes by name from texts such as `gpu:0=4GiB` or `gpu:*=4GiB`; a later text wins."""
-    sizes = {}
+    sizes: dict[str, int] = {}
     for text in texts:
         pattern, equals, size = text.rpartition("=")
         if not equals or not pattern:

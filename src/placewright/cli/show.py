@@ -18,6 +18,8 @@ MOST_CHANNELS = 4
 """Channels that are listed, the busiest first."""
 LARGE_STEP = 200_000_000
 """Operations times transfers above which the critical path is only worked out when asked for."""
+LITTLE = 0.005
+"""A share that would be rounded to nothing is left out."""
 MIB = 1 << 20
 
 
@@ -29,7 +31,7 @@ def facts(answer: Answer, *, searched: bool) -> list[tuple[str, str]]:
         lines.append(("parallelism", f"{answer.parallelism:.2f}{little}"))
     if answer.outcome.value_ps is not None:
         lines += [("" if k else "memory", text) for k, text in enumerate(_memory(answer))]
-        lines += [("busy", text) for text in _busy(answer)]
+        lines += _busy(answer)
     if answer.transfers is not None:
         count, size = answer.transfers
         lines.append(("transfers", f"{count}, {format_bytes(size)}"))
@@ -78,16 +80,21 @@ def capacity(pool: Pool) -> str:
     return "unlimited" if pool.capacity_bytes >= 1 << 57 else format_bytes(pool.capacity_bytes)
 
 
-def _busy(answer: Answer) -> list[str]:
-    """Return the share of the value for which devices and channels are busy."""
+def _busy(answer: Answer) -> list[tuple[str, str]]:
+    """Return the share of the value for which devices, and the busiest channels, are busy."""
     machine, outcome = answer.problem.machine, answer.outcome
     whole = outcome.value_ps or 1
     devices = [(device.name, busy) for device, busy in zip(machine.devices, outcome.device_busy_ps, strict=True)]
     channels = [(channel.name, busy) for channel, busy in zip(machine.channels, outcome.channel_busy_ps, strict=True)]
     if len(devices) > MOST_LINES:
         devices = sorted(devices, key=lambda row: -row[1])[:MOST_LINES]
-    channels = [row for row in sorted(channels, key=lambda row: -row[1]) if row[1]][:MOST_CHANNELS]
-    return [", ".join(f"{name} {busy / whole:.0%}" for name, busy in rows) for rows in (devices, channels) if rows]
+    channels = [row for row in sorted(channels, key=lambda row: -row[1]) if row[1] / whole >= LITTLE][:MOST_CHANNELS]
+    label = "load" if answer.problem.objective == "max_load" else "busy"
+    return [
+        (label, ", ".join(f"{name} {busy / whole:.0%}" for name, busy in rows))
+        for label, rows in ((label, devices), ("channels", channels))
+        if rows
+    ]
 
 
 # ---- the critical path ----------------------------------------------------------------------------
@@ -126,7 +133,7 @@ _WAITS = {
 def _shares(parts: dict[str, int], total: int) -> str:
     """Return parts of a whole, the largest first."""
     rows = sorted(parts.items(), key=lambda row: -row[1])
-    return ", ".join(f"{name} {part / total:.0%}" for name, part in rows if part / total >= 0.005)
+    return ", ".join(f"{name} {part / total:.0%}" for name, part in rows if part / total >= LITTLE)
 
 
 def _device(timeline: Timeline, link: Link) -> str:
@@ -172,8 +179,8 @@ def remedy(answer: Answer) -> str:
         text += " " + " ".join(_largest(answer.timeline, k) for k in over)
     needed = " ".join(f"--memory {pools[k].name}={-(-outcome.peak_bytes[k] // MIB)}MiB" for k in over)
     return (
-        f"{text} Move some of it to another device, use a smaller batch or model, or a machine with more memory: "
-        f"{needed} would do."
+        f"{text} Move some of it to another device, use a smaller batch or model, or a machine with more memory; "
+        f"it would fit with {needed}."
     )
 
 

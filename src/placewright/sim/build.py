@@ -7,21 +7,57 @@ is their rank.
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
+from placewright.sim.jit import inline
 from placewright.sim.lower import (
-    DETACHABLE, IN0, IN1, IS_STORE, MAKER, MARKS, NEEDS, NEVER, NONE, OFF_QUEUE, OUTPUT, PERSISTENT, PICO, STORAGE,
+    DETACHABLE,
+    IN0,
+    IN1,
+    IS_STORE,
+    MAKER,
+    MARKS,
+    NEEDS,
+    NEVER,
+    NONE,
+    OFF_QUEUE,
+    OUTPUT,
+    PERSISTENT,
+    PICO,
+    STORAGE,
 )  # fmt: skip
 from placewright.sim.work import (
-    BAD, BORROW, BORROWER, DONE, FIRST_MOVE, FIRST_USE, HOLDS, IS_REPEAT, IS_VISIT, LEFT, N_MOVES, NEWER,
-    NEXT_BORROW, NEXT_IN_QUEUE, NEXT_OF_TENSOR, NO_COST, NO_ROUTE, OF_TENSOR, OLDER, ROOT, ROUTE, STATE, STREAM,
-    TAIL, TARGET, TENSOR, USES, VISIT,
+    BAD,
+    BORROW,
+    BORROWER,
+    DONE,
+    FIRST_MOVE,
+    FIRST_USE,
+    HOLDS,
+    IS_REPEAT,
+    IS_VISIT,
+    LEFT,
+    N_MOVES,
+    NEWER,
+    NEXT_BORROW,
+    NEXT_IN_QUEUE,
+    NEXT_OF_TENSOR,
+    NO_COST,
+    NO_ROUTE,
+    OF_TENSOR,
+    OLDER,
+    ROOT,
+    ROUTE,
+    STATE,
+    STREAM,
+    TAIL,
+    TARGET,
+    TENSOR,
+    USES,
+    VISIT,
 )  # fmt: skip
 
 UNLISTED = np.uint32(0xFFFFFFFE)
 """In place of an older neighbour: the borrow is not on its device's list."""
-
-inline = njit(inline="always", _nrt=False)
 
 
 @inline

@@ -8,13 +8,10 @@ variable of the entry points.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
-
-from numba import njit
 
 from placewright.sim import kernel, loads
+from placewright.sim.jit import entry, plain
 
 
 def _stamp() -> int:
@@ -25,16 +22,8 @@ def _stamp() -> int:
     return int.from_bytes(digest.digest(), "little")
 
 
-def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, from the cache where a folder for one can be written."""
-    try:
-        return njit(cache=True, nogil=True, _nrt=False)(function)  # type: ignore[no-any-return]
-    except RuntimeError:  # Numba found no folder that it may write
-        return njit(nogil=True, _nrt=False)(function)  # type: ignore[no-any-return]
-
-
-@njit(_nrt=False)
-def note_use(p, w, use):  # type: ignore[no-untyped-def]
+@plain
+def note_use(p, w, use):
     """Busy time of every device, then of every channel, then whether each device's window was raised."""
     devices = len(p.pool_of)
     for d in range(devices):
@@ -44,18 +33,18 @@ def note_use(p, w, use):  # type: ignore[no-untyped-def]
         use[devices + c] = w.channel_busy[c]
 
 
-def _entries(stamp: int) -> tuple[Callable[..., Any], ...]:
-    def simulate_one(p, w, place, priorities, windows, record):  # type: ignore[no-untyped-def]
+def _entries(stamp):
+    def simulate_one(p, w, place, priorities, windows, record):
         """Simulate one placement; returns (status, end of the step in ps, stamp)."""
         status, value = kernel.run(p, w, place, priorities, windows, record)
         return status, value, stamp
 
-    def load_one(p, w, place, windows, max_load):  # type: ignore[no-untyped-def]
+    def load_one(p, w, place, windows, max_load):
         """Loads of one placement; returns (status, the largest in ps, stamp)."""
         status, value = loads.run(p, w, place, windows, max_load)
         return status, value, stamp
 
-    def simulate_many(p, w, placements, priorities, windows, first, last, status, value, peak, use):  # type: ignore[no-untyped-def]
+    def simulate_many(p, w, placements, priorities, windows, first, last, status, value, peak, use):
         """Simulate placements first to last; priorities and windows have one row for each, or one for all."""
         for b in range(first, last):
             prefer = priorities[b if len(priorities) > 1 else 0]
@@ -66,7 +55,7 @@ def _entries(stamp: int) -> tuple[Callable[..., Any], ...]:
             note_use(p, w, use[b])
         return stamp
 
-    def load_many(p, w, placements, max_load, windows, first, last, status, value, peak, use):  # type: ignore[no-untyped-def]
+    def load_many(p, w, placements, max_load, windows, first, last, status, value, peak, use):
         """Loads of placements first to last; windows have one row for each, or one for all."""
         for b in range(first, last):
             window = windows[b if len(windows) > 1 else 0]
@@ -76,7 +65,7 @@ def _entries(stamp: int) -> tuple[Callable[..., Any], ...]:
             note_use(p, w, use[b])
         return stamp
 
-    return tuple(_compiled(f) for f in (simulate_one, load_one, simulate_many, load_many))
+    return tuple(entry(f) for f in (simulate_one, load_one, simulate_many, load_many))
 
 
 simulate_one, load_one, simulate_many, load_many = _entries(_stamp())

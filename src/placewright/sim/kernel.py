@@ -7,9 +7,9 @@ transfer is its number; under `ready` and `priority` it is (round ready, tensor,
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from placewright.sim.build import append_to_route, build, count_borrows, move_ps, reset
+from placewright.sim.jit import inline, plain
 from placewright.sim.lower import (
     DETACHABLE,
     IN0,
@@ -17,9 +17,9 @@ from placewright.sim.lower import (
     MAKER,
     MARKS,
     NEVER,
-    NONE,
     NEXT0,
     NEXT1,
+    NONE,
     OFF_QUEUE,
     OUT0,
     OUT1,
@@ -28,13 +28,37 @@ from placewright.sim.lower import (
 )
 from placewright.sim.queues import pop_heap, push_heap, sort_stretch
 from placewright.sim.work import (
-    BAD, BASE, DIRTY, DONE, FIRST_MOVE, FIRST_USE, FRESH, FRESH_ROUND, HEAD, HOLDS, IS_READY, IS_VISIT, N_FLYING, N_IDLE, N_LOOK, N_STACK,
-    NEXT_IN_QUEUE, NEXT_OF_TENSOR, PRIORITY, READY, ROOT, ROUND, ROUTE, STATE, STREAM, STUCK, TAIL, TARGET, TENSOR,
+    BAD,
+    BASE,
+    DIRTY,
+    DONE,
+    FIRST_MOVE,
+    FIRST_USE,
+    FRESH,
+    FRESH_ROUND,
+    HEAD,
+    HOLDS,
+    IS_READY,
+    IS_VISIT,
+    N_FLYING,
+    N_IDLE,
+    N_LOOK,
+    N_STACK,
+    NEXT_IN_QUEUE,
+    NEXT_OF_TENSOR,
+    PRIORITY,
+    READY,
+    ROOT,
+    ROUND,
+    ROUTE,
+    STATE,
+    STREAM,
+    STUCK,
+    TAIL,
+    TARGET,
+    TENSOR,
     USES,
 )  # fmt: skip
-
-inline = njit(inline="always", _nrt=False)
-plain = njit(_nrt=False)
 
 
 @inline

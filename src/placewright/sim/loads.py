@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from numba import njit
-
 from placewright.sim.build import build, count_borrows, move_ps, reset
-from placewright.sim.lower import DETACHABLE, IN0, IN1, IS_STORE, MARKS, NEVER, NONE, OFF_QUEUE, OUT0, OUT1
+from placewright.sim.jit import inline, plain
+from placewright.sim.lower import IN0, IN1, IS_STORE, NEVER, NONE, OFF_QUEUE, OUT0, OUT1
 from placewright.sim.work import (
-    BAD, DONE, FIRST_MOVE, HOLDS, IS_REPEAT, IS_VISIT, N_MOVES, NEXT_OF_TENSOR, NO_COST, ROOT, ROUTE, STATE, STREAM, TARGET,
-    TENSOR, USES,
+    DONE,
+    FIRST_MOVE,
+    HOLDS,
+    IS_REPEAT,
+    IS_VISIT,
+    NEXT_OF_TENSOR,
+    ROOT,
+    ROUTE,
+    STATE,
+    STREAM,
+    TARGET,
+    USES,
 )  # fmt: skip
-
-inline = njit(inline="always", _nrt=False)
-plain = njit(_nrt=False)
 
 
 @inline
@@ -73,7 +79,6 @@ def add_peaks(p, w, place):
     w.held[:] = 0
     w.largest[:] = 0  # from here on: the largest set of visits
     w.listed[:] = 0  # and the largest operation
-    arriving = 0
     for i in range(len(p.ops)):
         d = place[i]
         w.listed[d] = max(w.listed[d], operation_bytes(p, w, place, i))

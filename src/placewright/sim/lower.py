@@ -7,7 +7,7 @@ Rows hold what one event touches together, so that an event costs few cache line
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ PERSISTENT, DETACHABLE, OUTPUT = 1, 2, 4
 # Values of OFF_QUEUE
 ON_QUEUE, OFF, IS_STORE = 0, 1, 2
 
-U32, I64, F64 = NDArray[np.uint32], NDArray[np.int64], NDArray[np.float64]
+U32: TypeAlias = NDArray[np.uint32]
+I64: TypeAlias = NDArray[np.int64]
+F64: TypeAlias = NDArray[np.float64]
 NONE = np.uint32(0xFFFFFFFF)
 """No tensor, transfer or operation. What indexes is unsigned: Numba then spares a test for wrap-around."""
 
@@ -155,7 +157,7 @@ def _uses(graph: OpGraph) -> tuple[U32, U32, U32]:
     return graph.consumers[0].astype(np.uint32), np.stack([graph.read_op[order], order], 1).astype(np.uint32), in_use
 
 
-def _routes(machine: Machine) -> dict[str, U32 | F64]:
+def _routes(machine: Machine) -> dict[str, Any]:
     """The routes between all ordered pairs of devices, their channels, and the routes of every channel."""
     count = len(machine.devices)
     ok = np.zeros(count * count, np.uint32)
@@ -187,7 +189,7 @@ def _routes(machine: Machine) -> dict[str, U32 | F64]:
     }
 
 
-def _check_total(cost_ps: I64, graph: OpGraph, transfer_ps: I64, routes: dict[str, U32 | F64]) -> None:
+def _check_total(cost_ps: I64, graph: OpGraph, transfer_ps: I64, routes: dict[str, Any]) -> None:
     """Refuse costs whose largest possible sum does not fit: every operation at its slowest, every read a transfer."""
     finite = np.where(cost_ps == NEVER, 0, cost_ps).astype(np.float64)
     total = float(finite.max(axis=1, initial=0.0).sum())

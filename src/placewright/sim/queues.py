@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from numba import njit
-
-plain = njit(_nrt=False)
+from placewright.sim.jit import plain
 
 
 @plain

@@ -186,7 +186,8 @@ class Simulator:
 
     def _explain_memory(self, outcome: Outcome) -> str:
         parts = [
-            f"{pool.name} needs {format_bytes(peak)} of {format_bytes(pool.capacity_bytes)}, {format_bytes(over)} too much"
+            f"{pool.name} needs {format_bytes(peak)} of {format_bytes(pool.capacity_bytes)}, "
+            f"{format_bytes(over)} too much"
             for pool, peak, over in zip(self.problem.machine.pools, outcome.peak_bytes, outcome.over_bytes, strict=True)
             if over
         ]

@@ -93,19 +93,20 @@ class Timeline:
     @staticmethod
     def read(problem: Problem, placement: Placement, p: Lowered, w: Work) -> Timeline:
         """The timeline that a recording run of the kernel left in its work arrays."""
-        graph, count = problem.graph, int(w.count[N_MOVES])
+        count = int(w.count[N_MOVES])
         rows = w.moves[:count].astype(np.int64)
         reader = p.use[rows[:, FIRST_USE], 0] if count else np.zeros(0, np.int64)
         route = rows[:, ROUTE]
-        moves = tuple(
-            Move(*(int(x) for x in row[:4]), visit=bool(row[4]), start_ps=int(row[5]), end_ps=int(row[6]),
-                 start_round=int(row[7]), end_round=int(row[8]), bytes=int(row[9]))
-            for row in zip(
-                rows[:, TENSOR], route // problem.n_devices, rows[:, TARGET], reader, rows[:, STATE] & IS_VISIT,
-                w.move_times[:count, 0], w.move_times[:count, 1], w.move_times[:count, 2], w.move_times[:count, 3],
-                w.move_bytes[:count], strict=True,
-            )
+        columns = (
+            rows[:, TENSOR], route // problem.n_devices, rows[:, TARGET], reader, rows[:, STATE] & IS_VISIT,
+            *w.move_times[:count].T, w.move_bytes[:count],
         )  # fmt: skip
+        moves = tuple(
+            Move(tensor, source, target, first, bool(visit), start, end, start_round, end_round, size)
+            for tensor, source, target, first, visit, start, end, start_round, end_round, size in zip(
+                *(column.tolist() for column in columns), strict=True
+            )
+        )
         start, end = w.op_times[:, 0].copy(), w.op_times[:, 2].copy()
         first, last = w.op_times[:, 1].copy(), w.op_times[:, 3].copy()
         read = np.where(w.read_move == NONE, -1, w.read_move.astype(np.int64))
@@ -114,7 +115,6 @@ class Timeline:
         np.maximum.at(rounds, last, end)
         for move in moves:
             rounds[move.end_round] = max(rounds[move.end_round], move.end_ps)
-        assert graph.n_ops == len(start)
         return Timeline(
             problem, placement.devices, start, end, first, last, moves, tuple(read.tolist()), tuple(root.tolist()),
             np.maximum.accumulate(rounds),

@@ -80,8 +80,9 @@ def make_work(p: Lowered, record: bool) -> Work:
 
     return Work(
         ints(n), ints(tensors, 4), ints(reads), ints(reads + 1, 8), longs(reads + 1), longs(reads + 1),
-        ints(len(p.persistent_reads) + 1, 7), ints(devices, 2), longs(devices), longs(devices), ints(devices), longs(devices),
-        longs(devices), ints(devices, 2), ints(reads + 1), ints(n), longs(devices, 5), ints(n + devices), ints(devices), longs(devices),
+        ints(len(p.persistent_reads) + 1, 7), ints(devices, 2), longs(devices), longs(devices), ints(devices),
+        longs(devices), longs(devices), ints(devices, 2), ints(reads + 1), ints(n), longs(devices, 5),
+        ints(n + devices), ints(devices), longs(devices),
         ints(routes, 2), ints(routes), ints(routes), ints(routes), ints(p.n_channels + 1), longs(p.n_channels + 1),
         ints(n + 1), longs(p.n_pools), longs(p.n_pools), longs(devices), longs(p.n_channels), longs(8),
         longs(n if record else 0, 4), longs(reads + 1 if record else 0, 4),
