@@ -22,7 +22,8 @@ def parallelism(problem: Problem) -> float:
     fastest = int(totals.argmin())
     seconds = table[:, fastest] if np.isfinite(totals[fastest]) else table.min(axis=1)
     path = longest_path(graph, seconds)
-    return max(1.0, float(seconds.sum()) / path) if path > 0 else 1.0
+    ratio = float(seconds.sum()) / path if path > 0 else 1.0
+    return max(1.0, round(ratio, 9))  # the two sums are rounded in different orders
 
 
 def longest_path(graph: OpGraph, weights: ArrayLike) -> float:

@@ -21,7 +21,7 @@ from placewright.cli.options import (
     style_options,
 )
 from placewright.cli.output import Output
-from placewright.errors import FileError, InfeasibleError, InputError
+from placewright.errors import FileError, InfeasibleError, InputError, PlacewrightError
 
 if TYPE_CHECKING:
     from placewright.evaluate import SimulatorEvaluator
@@ -45,18 +45,24 @@ def plan(question: Question, method: str, effort: Effort, output: str | None, st
     MODEL is a graph file of ours (.json, .json.gz), a workload of Tarnawski et al. (.json) or a PipeDream
     profile (.txt). Ctrl-C ends the search with the best so far.
     """
+    from placewright.cli.progress import announce, warm_up
     from placewright.cli.setup import set_up
     from placewright.cli.show import facts, remedy
 
     out = Output(style)
     require_folder(output)
     problem = set_up(question).problem
+    _check_names(problem, [method])
     problem.check_memory()
+    warm_up(out, problem)
+    announce(out, f"searching by {method}", effort)
     result, evaluator = _searched(out, problem, method, effort)
+    if result.placement is None:
+        if result.ended == "interrupted":
+            raise click.Abort
+        raise InfeasibleError(f"{result.method} evaluated nothing; give it more seconds or evaluations")
     if result.ended == "interrupted":
         out.note("interrupted; this is the best so far")
-    if result.placement is None:
-        raise InfeasibleError(f"{result.method} evaluated nothing; give it more seconds or evaluations")
     answer = Answer.of(result, result.placement, evaluator.simulator.trace(result.placement))
     try:
         if output is not None:
@@ -80,19 +86,21 @@ def compare(question: Question, methods: str | None, effort: Effort, style: Styl
 
     Seconds and evaluations count for each method. Ctrl-C ends the method that is running, and the comparison.
     """
+    from placewright.cli.progress import announce, warm_up
     from placewright.cli.setup import set_up
     from placewright.methods import method_names
 
     out = Output(style)
     problem = set_up(question).problem
-    names = [name for name in methods.split(",") if name] if methods is not None else method_names(problem)
+    given = method_names(problem) if methods is None else methods.split(",")
+    names = list(dict.fromkeys(name for name in map(str.strip, given) if name))
     if not names:
         raise InputError("--methods names none; write names with commas between them")
     _check_names(problem, names)
     problem.check_memory()
-    answers = _compared(out, problem, list(dict.fromkeys(names)), effort)
-    if not answers:
-        raise InfeasibleError("no method found anything to compare; see the notes above")
+    warm_up(out, problem)
+    announce(out, f"searching by {len(names)} method{'s, each' if len(names) > 1 else ''}", effort)
+    answers = _compared(out, problem, names, effort)
     answers.sort(key=lambda answer: answer.outcome.rank)
     if style.json:
         out.json([answer.record() for answer in answers])
@@ -127,13 +135,12 @@ def save(out: Output, answer: Answer, path: str) -> None:
 
 def _searched(out: Output, problem: Problem, method: str, effort: Effort) -> tuple[Result, SimulatorEvaluator]:
     """Search by one method."""
-    from placewright.cli.progress import warm_up, watching
+    from placewright.cli.progress import watching
     from placewright.evaluate import SimulatorEvaluator
     from placewright.methods import make_placer, search
 
     placer = make_placer(method, problem)
     evaluator = SimulatorEvaluator(problem, effort.threads)
-    warm_up(out, evaluator.simulator)
     with watching(out, method, effort) as watch:
         result = search(problem, placer, _stop(effort), seed=effort.seed, evaluator=evaluator, watch=watch)
     return result, evaluator
@@ -157,13 +164,15 @@ def _check_names(problem: Problem, names: Sequence[str]) -> None:
 
 
 def _compared(out: Output, problem: Problem, names: Sequence[str], effort: Effort) -> list[Answer]:
-    """Search by every method in turn; one that does not apply is left out, with a note."""
-    answers = []
+    """Search by every method in turn; one that does not apply is left out, with a note. At least one must."""
+    answers: list[Answer] = []
+    errors: list[PlacewrightError] = []
     for k, name in enumerate(names):
         try:
             result, evaluator = _searched(out, problem, name, effort)
         except (InputError, InfeasibleError) as error:
             out.note(f"{name} left out: {error}")
+            errors.append(error)
             continue
         if result.placement is not None and result.outcome is not None:
             outcome = result.outcome if result.feasible else evaluator.simulator.trace(result.placement)
@@ -173,7 +182,12 @@ def _compared(out: Output, problem: Problem, names: Sequence[str], effort: Effor
         if result.ended == "interrupted":
             left = names[k + 1 :]
             out.note("interrupted" + (f"; not tried: {', '.join(left)}" if left else ""))
-            break
+            if not answers:
+                raise click.Abort
+            return answers
+    if not answers:
+        kind = InputError if errors and all(isinstance(error, InputError) for error in errors) else InfeasibleError
+        raise kind("no method could be compared" + "".join(f"; {error}" for error in errors))
     return answers
 
 

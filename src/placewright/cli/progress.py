@@ -17,7 +17,7 @@ from placewright.cli.output import Output, is_terminal
 
 if TYPE_CHECKING:
     from placewright.cli.options import Effort
-    from placewright.sim import Simulator
+    from placewright.problem import Problem
     from placewright.stop import Progress
 
 EVERY_S = 5.0
@@ -31,29 +31,37 @@ Watch = Callable[["Progress"], None]
 @contextmanager
 def watching(output: Output, method: str, effort: Effort) -> Iterator[Watch | None]:
     """Give what a search should tell of its progress; None where nobody wants to know."""
-    style = output.style
-    if style.quiet or (style.json and not is_terminal(sys.stderr)):
+    if not wanted(output):
         yield None
     elif is_terminal(sys.stderr):
         with _bar(method, effort) as watch:
             yield watch
     else:
-        yield _lines(method, effort)
+        yield _lines(method)
 
 
-def _lines(method: str, effort: Effort) -> Watch:
-    """Return a watch that prints a line at the start and every few seconds."""
-    due = 0.0
+def announce(output: Output, what: str, effort: Effort) -> None:
+    """Say what begins and how long it may take; on a terminal the bar does."""
+    if wanted(output) and not is_terminal(sys.stderr):
+        output.note(f"{what}: {_limits(effort)}")
+
+
+def wanted(output: Output) -> bool:
+    """Whether anybody wants to know of progress."""
+    style = output.style
+    return not style.quiet and (not style.json or is_terminal(sys.stderr))
+
+
+def _lines(method: str) -> Watch:
+    """Return a watch that prints a line every few seconds."""
+    due = EVERY_S
 
     def watch(progress: Progress) -> None:
         nonlocal due
         if progress.seconds < due:
             return
         due = progress.seconds + EVERY_S
-        if progress.evaluations:
-            click.echo(f"{method}: {progress.seconds:.0f} s, {_state(progress)}", err=True)
-        else:
-            click.echo(f"{method}: searching, {_limits(effort)}", err=True)
+        click.echo(f"{method}: {progress.seconds:.0f} s, {_state(progress)}", err=True)
 
     return watch
 
@@ -96,13 +104,14 @@ def _limits(effort: Effort) -> str:
     return f"at most {' and '.join(limits)}; Ctrl-C ends it with the best so far"
 
 
-def warm_up(output: Output, simulator: Simulator) -> None:
+def warm_up(output: Output, problem: Problem) -> None:
     """Simulate something, so that compiling the simulator, once per installation, takes no time of a search."""
     from placewright.placement import Placement
+    from placewright.sim import Simulator
 
-    problem = simulator.problem
     placement = Placement(problem.lift(problem.choices.argmax(axis=1)))
     with patiently(output):
+        simulator = Simulator(problem)
         simulator.simulate([placement])
         simulator.trace(placement)
 

@@ -16,7 +16,7 @@ MOST_LINES = 16
 """Devices or pools that are listed one by one."""
 MOST_CHANNELS = 4
 """Channels that are listed, the busiest first."""
-LARGE_STEP = 200_000_000
+LARGE_STEP = 20_000_000_000
 """Operations times transfers above which the critical path is only worked out when asked for."""
 LITTLE = 0.005
 """A share that would be rounded to nothing is left out."""
