@@ -94,18 +94,18 @@ def check_machine(file: str, style: Style) -> None:
 def _show(out: Output, found: Machine) -> None:
     """Print a machine for people."""
     out.facts(found.name, [("description", found.description or "none")])
-    out.text("")
+    out.space()
     rows = [
         [d.name, d.model, d.pool, d.host or "-", _teraflops(d.flops_per_s.get("float32", 0.0)),
          f"{d.bytes_per_s / 1e9:.4g}", format_seconds(d.launch_s) + (", asynchronous" if d.asynchronous else "")]
         for d in found.devices
     ]  # fmt: skip
     out.table(["device", "model", "memory", "host", ">float32 Tflop/s", ">GB/s", "launch"], rows)
-    out.text("")
+    out.space()
     rows = [[p.name, format_bytes(p.bytes), format_bytes(p.reserve_bytes), format_bytes(p.granule_bytes)]
             for p in found.pools]  # fmt: skip
     out.table(["memory", ">bytes", ">reserve", ">granule"], rows)
-    out.text("")
+    out.space()
     names = [d.name for d in found.devices]
     if len(names) > MOST_COLUMNS:
         out.text(f"{len(names)} devices are too many for a table of all pairs; --json has it")

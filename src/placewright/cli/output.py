@@ -67,6 +67,11 @@ class Output:
             table.add_row(*(Text(cell) for cell in row))
         _console().print(table)
 
+    def space(self) -> None:
+        """Set two tables apart; on a terminal they come with space of their own."""
+        if not is_terminal(sys.stdout):
+            click.echo()
+
     def note(self, text: str) -> None:
         """Say something on stderr, unless --quiet."""
         if not self.style.quiet:

@@ -120,7 +120,7 @@ def reset(p, w, place):
     w.ends[:] = NEVER
     w.heads[:] = 0
     w.route_queue[:] = NONE
-    w.route_busy[:] = 0
+    w.taken[:] = 0
     w.in_look[:] = 0
     w.held[:] = 0
     w.raised[:] = 0
@@ -141,13 +141,12 @@ def reset(p, w, place):
         w.heads[d, 4] = -1
         total += size
     for t in range(len(p.tensors)):
-        w.live[t, ROOT] = root_of(p, place, t)
+        root = root_of(p, place, t)
+        w.live[t, ROOT] = root
         w.live[t, HOLDS] = 0
         w.live[t, FIRST_MOVE] = NONE
         w.live[t, BORROW] = NONE
-    for t in range(len(p.tensors)):
-        root = w.live[t, ROOT]
-        if root != NONE:
+        if root != NONE:  # at most t, hence cleared
             w.live[root, HOLDS] += 1 + (p.tensors[t, MARKS] & OUTPUT != 0)
     for t in p.persistent:
         d = place[p.tensors[t, MAKER]]

@@ -123,7 +123,7 @@ def make_ready(p, w, k):
                 w.route_queue[r, 0] = k
             else:
                 w.moves[ahead, NEXT_IN_QUEUE] = k
-    if w.route_busy[r] == 0:
+    if w.route_queue[r, 0] == k or w.moves[k, STATE] & IS_VISIT:
         look_at(w, r)
 
 
@@ -184,10 +184,10 @@ def end_move(p, w, place, priorities, k):
         release(p, w, p.pool_of[home], p.granule_of[home], w.live[t, ROOT])
     for c in range(p.route_start[r], p.route_start[r + 1]):
         channel = p.route_channel[c]
+        w.taken[channel] = 0
         for j in range(p.channel_start[channel], p.channel_start[channel + 1]):
             other = p.channel_route[j]
-            w.route_busy[other] -= 1
-            if w.route_busy[other] == 0 and (p.discipline == STREAM or w.route_queue[other, 0] != NONE):
+            if p.discipline == STREAM or w.route_queue[other, 0] != NONE:
                 look_at(w, other)
 
 
@@ -257,6 +257,15 @@ def start_ops(p, w, place, priorities, time, record):
 
 
 @inline
+def is_free(p, w, r):
+    """Whether every channel of route r is free."""
+    taken = np.uint32(0)
+    for c in range(p.route_start[r], p.route_start[r + 1]):
+        taken |= w.taken[p.route_channel[c]]
+    return taken == 0
+
+
+@inline
 def head_of(p, w, r):
     """The transfer or visit that route r would start now, or -1."""
     best = w.route_queue[r, 0]
@@ -283,7 +292,7 @@ def start_moves(p, w, time, record):
         best, best_key, best_at, at = NONE, NEVER, 0, 0
         while at < w.count[N_LOOK]:
             r = w.look[at]
-            k = head_of(p, w, r) if w.route_busy[r] == 0 else NONE
+            k = head_of(p, w, r) if is_free(p, w, r) else NONE
             if k == NONE:
                 forget(w, at)
             else:
@@ -318,8 +327,7 @@ def start_move(p, w, k, time, record):
     for c in range(p.route_start[r], p.route_start[r + 1]):
         channel = p.route_channel[c]
         w.channel_busy[channel] += lasts
-        for j in range(p.channel_start[channel], p.channel_start[channel + 1]):
-            w.route_busy[p.channel_route[j]] += 1
+        w.taken[channel] = 1
     pool = p.pool_of[d]
     w.now[pool] += w.move_bytes[k]
     w.peak[pool] = max(w.peak[pool], w.now[pool])

@@ -45,7 +45,7 @@ class Work(NamedTuple):
     running: Any  # (D,) operation
     ends: Any  # (D,) when it ends
     route_queue: Any  # (R, 2) head and tail
-    route_busy: Any  # (R,) how many of its channels are busy
+    taken: Any  # (C,) whether a transfer occupies the channel
     look: Any  # (R,) routes to look at in step 3
     in_look: Any  # (R,)
     flying: Any  # (C + 1,) transfers in flight
@@ -83,7 +83,7 @@ def make_work(p: Lowered, record: bool) -> Work:
         ints(len(p.persistent_reads) + 1, 7), ints(devices, 2), longs(devices), longs(devices), ints(devices),
         longs(devices), longs(devices), ints(devices, 2), ints(reads + 1), ints(n), longs(devices, 5),
         ints(n + devices), ints(devices), longs(devices),
-        ints(routes, 2), ints(routes), ints(routes), ints(routes), ints(p.n_channels + 1), longs(p.n_channels + 1),
+        ints(routes, 2), ints(p.n_channels), ints(routes), ints(routes), ints(p.n_channels + 1), longs(p.n_channels + 1),
         ints(n + 1), longs(p.n_pools), longs(p.n_pools), longs(devices), longs(p.n_channels), longs(8),
         longs(n if record else 0, 4), longs(reads + 1 if record else 0, 4),
     )  # fmt: skip
