@@ -40,7 +40,8 @@ def test_a_second_process_compiles_nothing():
         "from placewright.sim import Simulator, entries\nfrom placewright.testing import small_problem\n"
         "import numpy as np\np = small_problem()\n"
         "Simulator(p).simulate([p.placement(np.zeros(p.n_ops, int))])\n"
-        "print(sum(entries.simulate_many.stats.cache_hits.values()), sum(entries.simulate_many.stats.cache_misses.values()))"
+        "stats = entries.simulate_many.stats\n"
+        "print(sum(stats.cache_hits.values()), sum(stats.cache_misses.values()))"
     )
     for _ in range(2):
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

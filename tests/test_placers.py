@@ -11,6 +11,7 @@ from placewright.evaluate import SimulatorEvaluator
 from placewright.exact.brute_force import BruteForce, BruteForceParams
 from placewright.heuristics.trivial import Random, RandomParams, RoundRobin, Single
 from placewright.methods import NAMED, make_placer, method_names, search
+from placewright.operations import Operation, build_graph
 from placewright.placement import Placement
 from placewright.problem import Pin, Problem, Separate
 from placewright.search import Placer, require_feasible, run_search
@@ -61,8 +62,11 @@ def test_brute_force_is_the_best_of_all(discipline):
 
 def test_brute_force_refuses_what_is_too_large():
     """More placements than allowed are refused with their number."""
-    with pytest.raises(ProblemError, match=r"5\.9e"):
+    with pytest.raises(ProblemError, match=r"59,049 placements \(10 groups"):
         run_search(small_problem(), BruteForce(BruteForceParams(most=1000)))
+    many = Problem(build_graph("many", [Operation(f"op{i}") for i in range(5000)]), small_machine())
+    with pytest.raises(ProblemError, match=r"about 10\^2386 placements"):
+        run_search(many, BruteForce())
 
 
 def test_brute_force_keeps_operations_apart():

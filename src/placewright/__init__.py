@@ -18,7 +18,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright import stop
+    from placewright import errors, stop
     from placewright.checks import format_bytes, parse_bytes
     from placewright.costs import Costs
     from placewright.errors import PlacewrightError
@@ -63,7 +63,56 @@ _WHERE = {name: (f"placewright.{home}", name) for home, names in _HOMES.items() 
 _WHERE["machine"] = ("placewright.machine_files", "load_machine")
 _MODULES = ("stop", "errors")
 
-__all__ = sorted([*_WHERE, *_MODULES])  # noqa: PLE0605  # the table above is the list
+__all__ = [
+    "Channel",
+    "Colocate",
+    "Constraint",
+    "Costs",
+    "Device",
+    "Evaluation",
+    "Evaluator",
+    "Forbid",
+    "Grouping",
+    "Machine",
+    "Measured",
+    "OpGraph",
+    "Operation",
+    "Outcome",
+    "Pin",
+    "Placement",
+    "Placer",
+    "PlacewrightError",
+    "Plan",
+    "Pool",
+    "Prediction",
+    "Problem",
+    "Result",
+    "Route",
+    "Separate",
+    "Simulator",
+    "SimulatorEvaluator",
+    "Tensor",
+    "Workload",
+    "build_graph",
+    "errors",
+    "format_bytes",
+    "machine",
+    "machine_toml",
+    "method_names",
+    "parse_bytes",
+    "parse_constraint",
+    "presets",
+    "read_graph",
+    "read_plan",
+    "read_profile",
+    "read_workload",
+    "search",
+    "simulate",
+    "stop",
+    "write_graph",
+    "write_plan",
+    "write_profile",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,18 +25,19 @@ def parse_bytes(text: str) -> int:
     """Bytes from text such as `4GiB`, `500MB` or `1024`."""
     match = _SIZE.fullmatch(text) if len(text) < 64 else None
     if match is None or match[2].lower() not in _UNITS:
-        raise InputError(f"{text[:80]!r} is no size: write a number and B, KiB, MiB, GiB, KB, MB or GB")
-    size = float(match[1]) * _UNITS[match[2].lower()]
+        raise InputError(f"{text[:80]!r} is no size: write a number and B, KiB, MiB, GiB, TiB, KB, MB, GB or TB")
+    unit = _UNITS[match[2].lower()]
+    size = int(match[1]) * unit if match[1].isdigit() else round(float(match[1]) * unit)
     if size > MAX_BYTES:
         raise InputError(f"{text!r} is above the largest size allowed, {MAX_BYTES} bytes")
-    return int(match[1]) * _UNITS[match[2].lower()] if match[1].isdigit() else round(size)
+    return size
 
 
 def format_bytes(count: int) -> str:
     """Bytes for people: `4.00 GiB`."""
     size = float(count)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
+        if abs(round(size, 2)) < 1024:
             return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     return f"{size:.2f} TiB"
@@ -47,8 +48,9 @@ def format_seconds(seconds: float) -> str:
     if not math.isfinite(seconds):
         return "never"
     for scale, unit in ((1.0, "s"), (1e-3, "ms"), (1e-6, "us")):
-        if abs(seconds) >= scale:
-            return f"{seconds / scale:.6g} {unit}"
+        text = f"{seconds / scale:.6g}"
+        if abs(float(text)) >= 1:
+            return f"{text} {unit}"
     return "0 s" if seconds == 0 else f"{seconds / 1e-9:.6g} ns"
 
 
@@ -200,7 +202,8 @@ class Fields:
 
     def done(self, known: Iterable[str] = ()) -> None:
         """Refuse any field that was neither taken nor `known` to be ignorable."""
-        extra = [name for name in self.table if name not in self.taken and name not in set(known)]
+        allowed_too = self.taken.union(known)
+        extra = [name for name in self.table if name not in allowed_too]
         if extra:
             allowed = ", ".join(sorted(self.taken))
             raise self.fault(f"unknown field {str(extra[0])[:80]!r}; the fields are {allowed}")

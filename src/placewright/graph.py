@@ -29,7 +29,7 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Measured:
     """Seconds of every operation as measured on one device model (NaN: not measured, inf: cannot run).
 
@@ -225,6 +225,8 @@ def _check(g: OpGraph) -> None:
     for name in ("tensor_storage", "tensor_in_place", "tensor_output", "tensor_transfer_s"):
         if len(getattr(g, name)) != tensors:
             raise GraphError(f"{name} has {len(getattr(g, name))} entries for {tensors} tensors")
+    if g.tensor_shapes is not None and len(g.tensor_shapes) != tensors:
+        raise GraphError(f"tensor_shapes has {len(g.tensor_shapes)} entries for {tensors} tensors")
     for name, size, total in (
         ("out_start", n, tensors),
         ("in_start", n, len(g.in_tensor)),

@@ -62,6 +62,8 @@ class Grouping:
         from scipy.sparse.csgraph import connected_components
 
         group = (start or Grouping.singletons(graph)).group_of.astype(np.int64)
+        if len(group) != graph.n_ops:
+            raise InputError(f"a grouping of {len(group)} operations for a graph of {graph.n_ops}")
         while True:
             made = group[graph.tensor_op[graph.in_tensor]]
             read = group[graph.read_op]
@@ -88,7 +90,7 @@ class Grouping:
         return devices[self.group_of]
 
     def is_convex(self, graph: OpGraph) -> bool:
-        """Whether no path leaves a group and comes back: the groups themselves form an acyclic graph."""
+        """Whether the groups themselves form an acyclic graph; then no path leaves a group and comes back."""
         from scipy.sparse import coo_array
         from scipy.sparse.csgraph import connected_components
 

@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from placewright.checks import MAX_BYTES
 from placewright.errors import GraphError, UnknownNameError
-from placewright.graph import PHASES, Measured, OpGraph
+from placewright.graph import PHASES, Longs, Measured, OpGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +104,12 @@ def build_graph(
         dtypes=tuple(op.dtype for op in ops),
         phase=np.array([PHASES.index(op.phase) for op in ops], np.int8),
         flops=np.array([op.flops for op in ops], np.float64),
-        bytes_read=np.array([op.bytes_read for op in ops], np.int64),
-        bytes_written=np.array([op.bytes_written for op in ops], np.int64),
-        workspace_bytes=np.array([op.workspace_bytes for op in ops], np.int64),
+        bytes_read=_sizes(name, "bytes_read", [(op, op.bytes_read) for op in ops]),
+        bytes_written=_sizes(name, "bytes_written", [(op, op.bytes_written) for op in ops]),
+        workspace_bytes=_sizes(name, "workspace_bytes", [(op, op.workspace_bytes) for op in ops]),
         colocation=np.array([-1 if op.colocation is None else classes[op.colocation] for op in ops], np.int32),
         out_start=out_start,
-        tensor_bytes=np.array([t.bytes for _, t in tensors], np.int64),
+        tensor_bytes=_sizes(name, "bytes", [(op, t.bytes) for op, t in tensors]),
         tensor_storage=np.array(storage, np.int32),
         tensor_in_place=np.array(in_place, bool),
         tensor_output=np.array([t.output for _, t in tensors], bool),
@@ -123,3 +124,14 @@ def build_graph(
         ),
         tensor_shapes=None if all(s is None for s in shapes) else shapes,
     )
+
+
+def _sizes(graph: str, what: str, values: Sequence[tuple[Operation, int]]) -> Longs:
+    """Sizes as an array; one that is no whole number in range is refused before it is rounded or wrapped."""
+    for op, value in values:
+        if not 0 <= value <= MAX_BYTES or value != int(value):
+            raise GraphError(
+                f"graph {graph!r}: operation {op.name!r}: {what} is {value}; "
+                f"a whole number in 0 to {MAX_BYTES} is allowed"
+            )
+    return np.array([value for _, value in values], np.int64)

@@ -38,8 +38,11 @@ class Placement:
                 raise PlacementError("windows_bytes must be one size per device, or -1 for the default")
 
     def _store(self, name: str, value: ArrayLike, kind: type) -> None:
-        array = np.array(value)
-        if array.ndim != 1 or (array.size and array.dtype.kind not in ("if" if kind is np.float64 else "i")):
+        try:
+            array = np.array(value)
+        except ValueError:  # rows of different lengths
+            raise PlacementError(f"{name} must be a flat list of numbers, not lists of different lengths") from None
+        if array.ndim != 1 or (array.size and array.dtype.kind not in ("iuf" if kind is np.float64 else "iu")):
             raise PlacementError(f"{name} must be a flat list of numbers, not {array.dtype} of {array.ndim} axes")
         if kind is np.int16 and array.size and not (array.min() >= 0 and array.max() < 1 << 15):
             raise PlacementError("devices must be indices of devices, not negative")

@@ -29,7 +29,7 @@ class Prediction:
     bound_s: float | None = None
     """No placement of the problem is faster than this."""
     gap: float | None = None
-    """How far the value is above the bound, as a share; `None` where it is not known."""
+    """(value - bound) / value; `None` where no bound is known."""
     reason: str = ""
     """Why it is not feasible."""
     peak_bytes: Mapping[str, int] = field(default_factory=dict)

@@ -21,8 +21,9 @@ def measured_share(problem: Problem, placement: Placement) -> float:
     ops = np.arange(problem.n_ops)
     seconds = problem.costs.seconds[ops, placement.devices]
     seconds = np.where(np.isfinite(seconds), seconds, 0.0)
+    measured = np.where(problem.costs.measured[ops, placement.devices], seconds, 0.0)
     total = float(seconds.sum())
-    return min(1.0, float(seconds[problem.costs.measured[ops, placement.devices]].sum()) / total) if total else 0.0
+    return float(measured.sum()) / total if total else 0.0  # zeros stay in the sum, so that a whole is exactly 1
 
 
 def predict(

@@ -33,6 +33,11 @@ class Constraint:
     patterns: tuple[str, ...]
     devices: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        given: tuple[object, object] = (self.patterns, self.devices)
+        if not self.patterns or any(isinstance(names, str) for names in given):
+            raise InputError(f"{self!r}: patterns and devices are tuples of names, with one pattern or more")
+
     @property
     def kind(self) -> str:
         """Its word on the command line and in files."""
@@ -75,9 +80,12 @@ def parse_constraint(text: str) -> Constraint:
         if not equals or not rest or not devices:
             raise InputError(f"constraint {text!r}: write {kind}:PATTERN=DEVICE[,DEVICE]")
     split = tuple(part for part in rest.split(",") if part)
+    where = tuple(part for part in devices.split(",") if part)
+    if not split or (devices and not where):
+        raise InputError(f"constraint {text!r}: names nothing but commas")
     if kind == "separate" and len(split) < 2:
         raise InputError(f"constraint {text!r}: separate needs two patterns or more")
-    return _KINDS[kind](split, tuple(part for part in devices.split(",") if part))
+    return _KINDS[kind](split, where)
 
 
 @dataclass(frozen=True, eq=False)
@@ -226,7 +234,7 @@ class Problem:
             bad = int(np.flatnonzero(~self.permitted[np.arange(self.n_ops), devices])[0])
             raise PlacementError(
                 f"operation {self.graph.op_names[bad]!r} may not run on "
-                f"{self.machine.devices[devices[bad]].name!r}: {self._blame(bad)}"
+                f"{self.machine.devices[devices[bad]].name!r}: {self._blame(bad, int(devices[bad]))}"
             )
         apart = np.flatnonzero(devices != devices[self.leaders[self.groups]])
         if len(apart):
@@ -286,6 +294,7 @@ class Problem:
     def _check_solvable(self) -> None:
         stuck = np.flatnonzero(~self.choices.any(axis=1)) if self.n_ops else np.zeros(0, np.int64)
         if not len(stuck):
+            self._check_separable()
             return
         members = np.flatnonzero(self.groups == stuck[0])
         names = [self.graph.op_names[int(i)] for i in members]
@@ -298,12 +307,34 @@ class Problem:
                     f"device of machine {self.machine.name!r} ({', '.join(d.name for d in devices)}). "
                     "Add a device that can run it, or give its cost."
                 )
-        limits = [f"{name!r} only on " + (", ".join(d.name for d, ok in zip(devices, row, strict=True) if ok) or "none")
-                  for name, row in zip(names, self.permitted[members] & runs, strict=True)]  # fmt: skip
+        left = self.permitted[members] & runs
+        limits = [
+            f"{names[k]!r} only on "
+            + (", ".join(d.name for d, ok in zip(devices, left[k], strict=True) if ok) or "none")
+            for k in np.argsort(left.sum(axis=1), kind="stable")[:6].tolist()  # the most limited say why
+        ]
+        rules = [
+            str(constraint)
+            for constraint, rows in zip(self.constraints, self.matches, strict=True)
+            if not isinstance(constraint, Separate) and np.isin(np.concatenate(rows), members).any()
+        ]
         raise InfeasibleError(
-            f"operations that must run on one device have none in common: {'; '.join(dict.fromkeys(limits[:6]))}. "
-            "Relax a pin, a forbid or a colocation."
+            f"operations that must run on one device have none in common: {'; '.join(limits)}. "
+            f"Relax a pin, a forbid or a colocation{': ' if rules else ''}{'; '.join(rules[:6])}."
         )
+
+    def _check_separable(self) -> None:
+        """Raise if operations of one group may not share a device."""
+        names = self.graph.op_names
+        for a, b in self.separated:
+            both = np.intersect1d(self.groups[a], self.groups[b])
+            if len(both):
+                one = names[int(a[self.groups[a] == both[0]][0])]
+                two = names[int(b[self.groups[b] == both[0]][0])]
+                raise InfeasibleError(
+                    f"operations {one!r} and {two!r} must run on one device, and a separate keeps them apart. "
+                    "Relax the separate or a colocation."
+                )
 
     def _match(self, pattern: str) -> Ints:
         graph = self.graph
@@ -324,7 +355,7 @@ class Problem:
         names = [device.name for device in self.machine.devices]
         chosen = np.zeros(len(names), bool)
         for pattern in constraint.devices:
-            hits = [fnmatch.fnmatchcase(name, pattern) for name in names]
+            hits = [name == pattern or fnmatch.fnmatchcase(name, pattern) for name in names]
             if not any(hits):
                 raise UnknownNameError("device", pattern, names, f"In constraint {constraint}.")
             chosen |= np.array(hits)
@@ -338,8 +369,11 @@ class Problem:
             raise PlacementError(f"the placement names no device for {len(missing)} operations, first {missing[0]!r}")
         return np.array([self.machine.device(devices[name]) for name in self.graph.op_names])
 
-    def _blame(self, op: int) -> str:
+    def _blame(self, op: int, device: int) -> str:
+        """The first constraint that keeps the operation off the device."""
         for constraint, rows in zip(self.constraints, self.matches, strict=True):
             if isinstance(constraint, Pin | Forbid) and any(op in ops for ops in rows):
-                return f"constraint {constraint}"
+                chosen = self._devices(constraint)
+                if chosen[device] != isinstance(constraint, Pin):
+                    return f"constraint {constraint}"
         return "a constraint forbids it"

@@ -25,6 +25,7 @@ EFFICIENCY = {"matmul": 0.7, "convolution": 0.55, "attention": 0.5, "recurrent":
 """The share of its peak that a device reaches, unless its model says otherwise."""
 
 _WORDS = (  # the first class with a word in the kind's name wins
+    ("memory", ("resize", "upsample", "interpolate", "convert")),  # not size, bilinear and conv
     ("attention", ("attention", "sdpa")),
     ("recurrent", ("lstm", "gru", "rnn")),
     ("convolution", ("conv",)),
@@ -95,8 +96,9 @@ def _column(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple
     work[measured_at_all & ~known] = np.inf  # it ran nowhere that could be scaled to this device
     have = np.zeros(graph.n_ops, bool)
     for reference in own:
-        have = ~np.isnan(reference.seconds)
-        work[have] = reference.seconds[have]
+        here = ~np.isnan(reference.seconds)
+        work[here] = reference.seconds[here]
+        have |= here
     return work, have
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placewright.errors import InputError, ProblemError
 from placewright.evaluate import Evaluation
@@ -30,6 +31,12 @@ class BruteForceParams:
                 raise InputError(f"{name} is {getattr(self, name)}; 1 or more is allowed")
 
 
+def _count(options: list[NDArray[np.int64]]) -> str:
+    """The number of placements in words, however large."""
+    exponent = sum(math.log10(len(row)) for row in options)
+    return f"{10**exponent:,.0f}" if exponent < 9 else f"about 10^{exponent:.0f}"
+
+
 class BruteForce(Placer):
     """Every assignment of groups to the devices that they may use, in counting order, with default windows.
 
@@ -48,7 +55,7 @@ class BruteForce(Placer):
         self._total = math.prod(len(row) for row in options)
         if self._total > self.params.most:
             raise ProblemError(
-                f"brute force would try {self._total:.3g} placements ({problem.n_groups} groups on up to "
+                f"brute force would try {_count(options)} placements ({problem.n_groups} groups on up to "
                 f"{problem.n_devices} devices); at most {self.params.most} are allowed. Use another method."
             )
         self._problem, self._options, self._next = problem, options, 0

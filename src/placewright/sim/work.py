@@ -83,7 +83,7 @@ def make_work(p: Lowered, record: bool) -> Work:
         ints(len(p.persistent_reads) + 1, 7), ints(devices, 2), longs(devices), longs(devices), ints(devices),
         longs(devices), longs(devices), ints(devices, 2), ints(reads + 1), ints(n), longs(devices, 5),
         ints(n + devices), ints(devices), longs(devices),
-        ints(routes, 2), ints(p.n_channels), ints(routes), ints(routes), ints(p.n_channels + 1), longs(p.n_channels + 1),
-        ints(n + 1), longs(p.n_pools), longs(p.n_pools), longs(devices), longs(p.n_channels), longs(8),
+        ints(routes, 2), ints(p.n_channels), ints(routes), ints(routes), ints(p.n_channels + 1),
+        longs(p.n_channels + 1), ints(n + 1), longs(p.n_pools), longs(p.n_pools), longs(devices), longs(p.n_channels), longs(8),
         longs(n if record else 0, 4), longs(reads + 1 if record else 0, 4),
     )  # fmt: skip
