@@ -97,6 +97,7 @@ def test_unknown_name_suggests_and_lists():
     error = UnknownNameError("device", "gpu:o", ["cpu:0", "gpu:0"], "Look again.")
     assert str(error).startswith("unknown device 'gpu:o'. Did you mean gpu:0")
     assert str(error).endswith("Known: cpu:0, gpu:0. Look again.")
+    assert " Did you mean gpu:1 or gpu:0? Known: " in str(UnknownNameError("device", "gpu:", ["gpu:0", "gpu:1"]))
 
 
 def test_unknown_name_without_near_misses():

@@ -87,7 +87,7 @@ def _column(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple
     for reference in others:
         measured_at_all |= ~np.isnan(reference.seconds)
         have = np.isfinite(reference.seconds) & ~known & _has_rates(reference)
-        ratio = np.where(reference.seconds > 0, _ratio(graph, classes, reference, device), 1.0)
+        ratio = np.where(have & (reference.seconds > 0), _ratio(graph, classes, reference, device), 1.0)
         scaled = reference.seconds * ratio
         launch = np.where(reference.seconds > 0, device.launch_s, 0.0)
         scaled = np.maximum(launch, scaled) if device.asynchronous else launch + scaled

@@ -259,12 +259,21 @@ class Timeline:
         for other in self._ended.get(here, ()):
             if other[0] == "operation" and self.devices[other[1]] == move.target and move.visit:
                 return other, "window"
-        for other_k, other_move in enumerate(self.moves):  # behind one that started in this very round
-            same = other_move.start_round == here and other_k != k and other_move.target == move.target
-            if same and other_k < k and (other_move.visit or other_move.source == move.source):
+        for other_k in self._started.get(here, ()):  # behind one that started in this very round
+            other_move = self.moves[other_k]
+            same = other_k < k and other_move.target == move.target
+            if same and (other_move.visit or other_move.source == move.source):
                 before, wait = self._why_move(other_k)
                 return before, "queue" if before is not None else wait
         return (("operation", maker), "input") if self.op_end_round[maker] == here else (None, "start")
+
+    @cached_property
+    def _started(self) -> dict[int, list[int]]:
+        """The moves that started in each round."""
+        started: dict[int, list[int]] = {}
+        for k, move in enumerate(self.moves):
+            started.setdefault(move.start_round, []).append(k)
+        return started
 
     @cached_property
     def _ended(self) -> dict[int, list[tuple[str, int]]]:
