@@ -271,6 +271,16 @@ def test_what_passes():
     table.done()
 
 
+def test_values_of_a_list_are_checked_alike():
+    """A value that is in no field of its own is checked as a field is, and is finite unless infinity is allowed."""
+    table = fields()
+    assert table.check_number(None, "x[0]", infinite=True) == math.inf
+    assert table.check_number(2, "x[0]") == 2.0
+    for value in (None, math.inf):
+        with pytest.raises(FileError, match=r"^box\.toml: pools\[0\]\.x\[0\]: "):
+            table.check_number(value, "x[0]")
+
+
 def test_defaults_come_back_unchecked():
     """A field that is absent is its default, whatever that is, and a field with null is not absent."""
     table = fields(x=None)

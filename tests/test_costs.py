@@ -75,6 +75,7 @@ def test_conftest_chain(machine, chain3):
 def test_asynchronous_is_what_hides_the_launch(machine):
     """The same figures with and without asynchronous dispatch: 10 us of work, 8 us of launch."""
     card = machine.devices[1]
+    assert not Device("d", "m", "p").asynchronous
     pair = replace(
         machine, devices=(machine.devices[0], card, replace(card, name="gpu:1", pool="hbm1", asynchronous=False))
     )
@@ -205,9 +206,10 @@ def test_scaling_by_type_and_efficiency(machine):
 
 
 def test_scaling_to_a_device_without_rates(machine):
-    """A measurement cannot be scaled to a device of unknown rates: it takes for ever there."""
+    """A measurement cannot be scaled to a device of unknown rates: it takes for ever there, or nothing."""
     bare = replace(machine, devices=(Device("npu", "npu", "dram"),), routes=())
     assert scaled(bare, "matmul", {"K": 1.0}).seconds.tolist() == [[np.inf]]
+    assert scaled(bare, "matmul", {"K": 0.0}).seconds.tolist() == [[0.0]]
 
 
 def test_own_measurements_count_as_they_are(machine):

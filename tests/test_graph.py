@@ -200,6 +200,12 @@ def test_values_of_tensors(chain3, name, values, message):
         refused(chain3, f"graph 'chain3': operation 'b', output 0: {message}", **changes)
 
 
+@pytest.mark.parametrize("name", ["bytes_read", "bytes_written", "workspace_bytes", "tensor_bytes"])
+def test_the_largest_size(chain3, name):
+    """The largest size itself is allowed."""
+    assert getattr(replace(chain3, **{name: np.array([0, MAX_BYTES, 0])}), name)[1] == MAX_BYTES
+
+
 @pytest.mark.parametrize("name", ["tensor_bytes", "workspace_bytes"])
 def test_bytes_in_all(chain3, name):
     """Sizes that are fine each but too much together are refused, so that no sum can overflow."""

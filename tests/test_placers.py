@@ -1,5 +1,6 @@
 """Every placer passes the contract; and the truths that each can be held to."""
 
+import dataclasses
 import itertools
 import math
 
@@ -78,9 +79,60 @@ def test_brute_force_keeps_operations_apart():
     assert 0 < result.evaluations < 3**10
 
 
+@pytest.mark.parametrize("most", [1, 3, 1000, 4096, 5000, 59_048, 59_049])
+def test_brute_force_proves_nothing_when_cut_short(most):
+    """A search that the budget cut before its end claims no optimum, even within its last batch."""
+    result = search(small_problem("ready"), "brute-force", Evaluations(most))
+    assert (result.bound_s is None) == (most < 3**10)
+    small = search(small_problem("ready", devices=2), "brute-force", Evaluations(min(most, 1023)))
+    assert small.bound_s is None
+
+
+def test_brute_force_says_that_constraints_exclude_everything():
+    """Three operations that must be apart on two devices: no placement, and the message says so."""
+    apart = Separate(("a.mm", "b.mm", "loss"))
+    result = search(small_problem("ready", apart, devices=2), "brute-force")
+    with pytest.raises(InfeasibleError, match="no placement keeps all constraints"):
+        require_feasible(result)
+
+
+def test_an_operation_larger_than_every_pool_is_refused_by_name():
+    """Workspace beyond the largest pool is refused before the search."""
+    graph = build_graph("g", [Operation("small"), Operation("big", workspace_bytes=1 << 40)])
+    with pytest.raises(InfeasibleError, match=r"operation 'big' needs 1\.00 TiB"):
+        search(Problem(graph, small_machine()), "random", Evaluations(5))
+
+
+def test_no_way_to_run_names_the_operation():
+    """A placement without a route is explained with its operation and what would help."""
+    problem = small_problem("ready", Pin(("a.mm",), ("gpu:0",)), Pin(("x",), ("cpu:0",)))
+    cut = dataclasses.replace(problem.machine, routes=())
+    result = search(problem.replace(machine=cut, costs=problem.costs), "random", Evaluations(20))
+    with pytest.raises(InfeasibleError, match=r"output of '.*no route leads; give the machine that route"):
+        require_feasible(result)
+
+
+def test_random_keeps_what_it_found_when_draws_fail():
+    """Draws that break a constraint end the search at worst; what was found before is the result."""
+    operations = [Operation(f"op{i}") for i in range(6)]
+    problem = Problem(
+        build_graph("apart", operations), small_machine(6), constraints=(Separate(tuple(o.name for o in operations)),)
+    )
+    ends = []
+    for seed in range(12):  # one draw in 65 keeps them apart
+        try:
+            result = search(problem, Random(RandomParams(tries=60)), Evaluations(500), seed=seed)
+        except InfeasibleError:  # not one draw in the first 60
+            continue
+        assert sorted(result.placement.devices.tolist()) == list(range(6))
+        ends.append(result.ended)
+    assert ends.count("finished") >= 4
+    assert search(problem, "random", Evaluations(100)).evaluations == 100
+
+
 def test_random_gives_up_on_hopeless_constraints():
     """Operations that must be apart but have one device in common end random search with advice."""
-    problem = small_problem("ready", Separate(("a", "b")), devices=1)
+    problem = small_problem("ready", Separate(("a.mm", "b.mm", "loss")), devices=2)
     with pytest.raises(InfeasibleError, match="keeps operations apart"):
         search(problem, "random", Evaluations(10))
 
@@ -99,7 +151,8 @@ def test_cached_placements_count():
 def test_cache_forgets_the_oldest():
     """The cache stays within its size."""
     problem = small_problem()
-    evaluator = SimulatorEvaluator(problem, remember=2)
+    evaluator = SimulatorEvaluator(problem)
+    evaluator.remember = 2
     some = [problem.placement(problem.lift(np.full(problem.n_groups, d))) for d in range(3)]
     evaluator.evaluate(some)
     evaluator.evaluate([some[0]])
@@ -124,6 +177,7 @@ def test_no_improvement_and_gap_stop():
     "make",
     [
         lambda: Evaluations(0),
+        lambda: Evaluations(1.5),
         lambda: Seconds(-1),
         lambda: Gap(math.nan),
         lambda: NoImprovement(0),

@@ -4,6 +4,7 @@ import itertools
 import random
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -11,6 +12,9 @@ from hypothesis import HealthCheck, given, settings
 
 from placewright.costs import Costs
 from placewright.errors import PlacementError, ProblemError
+from placewright.machine import Channel, Device, Machine, Pool, Route
+from placewright.operations import Operation, Tensor, build_graph
+from placewright.placement import Placement
 from placewright.problem import Problem
 from placewright.sim import Outcome, Simulator, simulate
 from tests import naive
@@ -98,6 +102,54 @@ def test_timeline_agrees_with_the_plain_run():
         assert path[0].start_ps == 0
         for one, two in itertools.pairwise(path):
             assert one.end_ps == two.start_ps, "each link starts when the one before it ends"
+
+
+def test_what_does_not_fit_the_problem_never_reaches_the_kernel():
+    """Placements of another size or with devices that do not exist are refused, singly and in batches."""
+    problem, good = random_problem(random.Random(4), 8)
+    simulator = Simulator(problem)
+    wrong = [
+        Placement(np.full(problem.n_ops, 200)),
+        Placement(np.zeros(1, int)),
+        Placement(good.devices, windows_bytes=np.zeros(problem.n_devices + 1, int)),
+    ]
+    for placement in wrong:
+        for call in (lambda p: simulate(problem, p), simulator.trace, lambda p: simulator.simulate([good, p])):
+            with pytest.raises(PlacementError):
+                call(placement)
+    rows, none, window = np.zeros((2, problem.n_ops), np.uint16), np.zeros((1, problem.n_ops)), -np.ones((1, 99), int)
+    for arrays in ((rows + 200, none, window), (rows, none, window), (rows.astype(int), none, window[:, :1])):
+        with pytest.raises(PlacementError, match="uint16"):
+            simulator.run_arrays(*arrays)
+
+
+def test_threads_may_share_a_simulator():
+    """Many threads that use one simulator get what one gets."""
+    problem, first = random_problem(random.Random(7), 40)
+    simulator = Simulator(problem, threads=2)
+    batch = [first] * 60
+    expected = simulator.simulate(batch)
+    with ThreadPoolExecutor(6) as pool:
+        assert all(found == expected for found in pool.map(lambda _: simulator.simulate(batch), range(24)))
+
+
+def test_many_devices_on_one_channel():
+    """A machine of 256 devices that share one channel is simulated in time, under every discipline."""
+    names = [f"d{k}" for k in range(256)]
+    machine = Machine(
+        "wide", tuple(Device(n, "d", n) for n in names), tuple(Pool(n, 1 << 30) for n in names),
+        (Channel("bus", 1e9, 1e-6),), tuple(Route(a, b, ("bus",)) for a in names for b in names if a != b),
+    )  # fmt: skip
+    operations = [Operation("op0", outputs=[Tensor(8)])]
+    operations += [Operation(f"op{i}", inputs=[f"op{i // 2}"], outputs=[Tensor(8)]) for i in range(1, 3000)]
+    graph = build_graph("tree", operations)
+    costs = Costs.given(np.full((graph.n_ops, 256), 1e-6))
+    place = np.random.default_rng(0).integers(0, 256, graph.n_ops)
+    for discipline in ("stream", "ready", "priority"):
+        problem = Problem(graph, machine, costs, discipline=discipline)
+        outcome = simulate(problem, problem.placement(place))
+        assert outcome.channel_busy_ps[0] < outcome.value_ps
+        assert sum(outcome.device_busy_ps) == graph.n_ops * 1_000_000
 
 
 def test_costs_beyond_the_clock_are_refused():

@@ -21,6 +21,11 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_MOST_COMPARED = 2000
+"""Names among which close ones are looked for; comparing takes time."""
+_LONGEST_NAME = 100
+"""Characters of a name that is compared, or shown in a list of names."""
+
 
 class PlacewrightError(Exception):
     """Root of every error that placewright raises on purpose."""
@@ -61,15 +66,22 @@ class PlacementError(InputError):
 
 
 class UnknownNameError(InputError):
-    """A name that nothing has."""
+    """A name that nothing has. Close names are looked for only where that is quick; long ones are cut."""
 
     def __init__(self, what: str, name: str, known: Iterable[str], hint: str = "") -> None:
         names = list(known)
-        close = difflib.get_close_matches(name, names, n=3)
-        listed = ", ".join(names[:40]) + (f", ... ({len(names)} in all)" if len(names) > 40 else "")
+        close: list[str] = []
+        if len(names) <= _MOST_COMPARED and len(name) <= _LONGEST_NAME:
+            close = difflib.get_close_matches(name, [n for n in names if len(n) <= _LONGEST_NAME], n=3)
+        listed = ", ".join(map(_cut, names[:40])) + (f", ... ({len(names)} in all)" if len(names) > 40 else "")
         guess = f" Did you mean {' or '.join(close)}?" if close else ""
         tail = f" {hint}" if hint else ""
-        super().__init__(f"unknown {what} {name!r}.{guess} Known: {listed or 'none'}.{tail}")
+        super().__init__(f"unknown {what} {_cut(name)!r}.{guess} Known: {listed or 'none'}.{tail}")
+
+
+def _cut(name: str) -> str:
+    """Return a name as a message shows it."""
+    return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
 
 
 class MissingExtraError(InputError):

@@ -40,12 +40,15 @@ class Evaluator(ABC):
 
 
 class SimulatorEvaluator(Evaluator):
-    """Simulates on all cores, and remembers the latest `remember` placements."""
+    """Simulates on all cores, and remembers the latest outcomes in about `remember_bytes`."""
 
-    def __init__(self, problem: Problem, threads: int | None = None, remember: int = 100_000) -> None:
+    def __init__(self, problem: Problem, threads: int | None = None, remember_bytes: int = 256 << 20) -> None:
         super().__init__(problem)
         self.simulator = Simulator(problem, threads)
-        self.remember = remember
+        # An outcome holds a few numbers per pool, device and channel, each some 40 bytes, and a fixed part.
+        machine = problem.machine
+        each = 600 + 40 * (2 * len(machine.pools) + 2 * len(machine.devices) + len(machine.channels))
+        self.remember = max(1, remember_bytes // each)
         self.simulated = 0
         self._cache: OrderedDict[bytes, Outcome] = OrderedDict()
 
@@ -53,7 +56,7 @@ class SimulatorEvaluator(Evaluator):
         """From the cache, or simulated; equal placements of one batch are simulated once."""
         keys = [placement.key for placement in placements]
         new = {key: p for key, p in zip(keys, placements, strict=True) if key not in self._cache}
-        fresh = dict(zip(new, self.simulator.simulate(list(new.values())), strict=True))
+        fresh = dict(zip(new, self.simulator.simulate(list(new.values()), checked=True), strict=True))
         self.simulated += len(fresh)
         found = [fresh[key] if key in fresh else self._cache[key] for key in keys]
         self._cache.update(fresh)

@@ -21,6 +21,8 @@ from placewright.errors import FileError
 
 MAX_TEXT_BYTES = 256 << 20
 """The longest text read or written, after decompression."""
+MAX_MARKS = 12_000_000
+"""Brackets, braces and commas in a JSON text: what is parsed takes 35 to 190 bytes of memory for each."""
 
 _GZIP = b"\x1f\x8b"
 _CHUNK = 1 << 20
@@ -29,10 +31,13 @@ _CHUNK = 1 << 20
 def read_text(path: str | os.PathLike[str]) -> str:
     """Return the text of a file: UTF-8 without a byte order mark, plain or compressed with gzip.
 
-    Whether it is compressed is told by its first two bytes. Decompression stops at the limit.
+    Whether it is compressed is told by its first two bytes. Decompression stops at the limit. A pipe or
+    a device is refused, as reading one may never end.
     """
     try:
-        with open(path, "rb") as file:
+        with open(path, "rb", opener=_open_at_once) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise FileError(path, "", "is not a regular file; save what it gives to one")
             data = file.read(MAX_TEXT_BYTES + 1)
     except FileNotFoundError:
         raise FileError(path, "", "no such file") from None
@@ -41,6 +46,11 @@ def read_text(path: str | os.PathLike[str]) -> str:
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise FileError(path, "", f"cannot be read: {error}") from None
     return decode(data, path)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open without waiting for somebody to open the other end of a pipe."""
+    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
 
 
 def decode(data: bytes, path: object) -> str:
@@ -76,6 +86,13 @@ def _decompress(data: bytes, path: object) -> bytes:
     return b"".join(parts)
 
 
+def check_marks(text: str, path: object) -> None:
+    """Refuse a JSON text that would take too much memory once parsed, told by its brackets, braces and commas."""
+    marks = text.count("[") + text.count("{") + text.count(",")
+    if marks > MAX_MARKS:
+        raise FileError(path, "", f"has {marks} brackets, braces and commas; at most {MAX_MARKS} are allowed")
+
+
 class _Doubled(dict[str, Any]):
     """An object in which a key was given twice."""
 
@@ -103,6 +120,7 @@ def parse_json(text: str, path: object) -> Any:
 
     if text.startswith("\ufeff"):
         raise FileError(path, "", "begins with a byte order mark; save it as plain UTF-8")
+    check_marks(text, path)
     try:
         document = json.loads(text, object_pairs_hook=pairs)
     except json.JSONDecodeError as error:

@@ -14,10 +14,10 @@ from typing import Any, TypeVar
 from placewright.checks import Fields
 from placewright.documents import MAX_NUMBER, checked, document, mapping, number, pairs, printable, rates, seconds
 from placewright.errors import FileError, InputError
-from placewright.files import check_schema, decode, parse_json, read_text, write_text
+from placewright.files import check_marks, check_schema, decode, parse_json, read_text, write_text
 from placewright.graph import OpGraph
 from placewright.graph_format import GRAPH_SCHEMA, dumps_graph, graph_of
-from placewright.plan import Plan, Prediction
+from placewright.plan import MAX_PEAK_BYTES, Plan, Prediction
 from placewright.problem import DISCIPLINES, OBJECTIVES
 from placewright.profile import Profile, apply_profile
 
@@ -47,7 +47,7 @@ def loads_graph(text: str | bytes, path: object = "<text>") -> OpGraph:
 
 def write_graph(graph: OpGraph, path: Path) -> None:
     """Write a graph to a file."""
-    write_text(path, dumps_graph(graph))
+    _write(path, dumps_graph(graph))
 
 
 def read_plan(path: Path) -> Plan:
@@ -62,7 +62,7 @@ def loads_plan(text: str | bytes, path: object = "<text>") -> Plan:
 
 def write_plan(plan: Plan, path: Path) -> None:
     """Write a plan to a file."""
-    write_text(path, dumps_plan(plan))
+    _write(path, dumps_plan(plan))
 
 
 def read_profile(path: Path) -> Profile:
@@ -77,12 +77,18 @@ def loads_profile(text: str | bytes, path: object = "<text>") -> Profile:
 
 def write_profile(profile: Profile, path: Path) -> None:
     """Write a profile to a file."""
-    write_text(path, dumps_profile(profile))
+    _write(path, dumps_profile(profile))
 
 
 def _parse(text: str | bytes, path: object) -> Any:
     """Return the JSON document in a text."""
     return parse_json(decode(text, path) if isinstance(text, bytes) else text, path)
+
+
+def _write(path: Path, text: str) -> None:
+    """Write a document that can be read again."""
+    check_marks(text, path)
+    write_text(path, text)
 
 
 # ---- plans --------------------------------------------------------------------------------------
@@ -130,7 +136,7 @@ def _prediction(table: Fields) -> Prediction:
     }
     for name in ("peak_bytes", "over_bytes"):
         pools = mapping(table, name)
-        values[name] = {pool: pools.integer(pool) for pool in pools.table}
+        values[name] = {pool: pools.integer(pool, high=MAX_PEAK_BYTES) for pool in pools.table}
     table.done()
     return _made(Prediction, values, table.path, "prediction")
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,11 @@ from placewright.errors import GraphError, UnknownNameError
 
 PHASES = ("input", "parameter", "forward", "backward", "update", "store")
 INPUT, PARAMETER, FORWARD, BACKWARD, UPDATE, STORE = range(6)
+
+MAX_TENSORS = 1 << 24
+"""The simulator orders transfers by keys that have 24 bits for the tensor."""
+MAX_MODELS = 64
+"""Device models that a graph may have measured seconds on: each has a value for every operation."""
 
 Ints = NDArray[np.int32]
 Longs = NDArray[np.int64]
@@ -43,6 +49,7 @@ class Measured:
 
     def __post_init__(self) -> None:
         _freeze(self, "seconds", np.float64)
+        object.__setattr__(self, "flops_per_s", MappingProxyType(dict(self.flops_per_s)))
         if np.any(self.seconds < 0):
             raise GraphError(f"measured seconds on {self.model!r} must not be negative")
 
@@ -76,11 +83,13 @@ class OpGraph:
     after_start: Ints
     after_op: Ints
     measured: tuple[Measured, ...] = ()
+    """In order of model, so that nothing depends on the order in which they were given."""
     tensor_shapes: tuple[tuple[int, ...] | None, ...] | None = None
 
     def __post_init__(self) -> None:
         for name, kind in _ARRAYS.items():
             _freeze(self, name, kind)
+        object.__setattr__(self, "measured", tuple(sorted(self.measured, key=lambda measured: measured.model)))
         _check(self)
 
     @property
@@ -227,6 +236,8 @@ def _check(g: OpGraph) -> None:
             raise GraphError(f"{name} has {len(getattr(g, name))} entries for {tensors} tensors")
     if g.tensor_shapes is not None and len(g.tensor_shapes) != tensors:
         raise GraphError(f"tensor_shapes has {len(g.tensor_shapes)} entries for {tensors} tensors")
+    if tensors > MAX_TENSORS:
+        raise GraphError(f"graph {g.name!r} has {tensors} tensors; at most {MAX_TENSORS} are allowed")
     for name, size, total in (
         ("out_start", n, tensors),
         ("in_start", n, len(g.in_tensor)),
@@ -267,6 +278,8 @@ def _check_values(g: OpGraph) -> None:
     _fail_tensor(g, (g.tensor_bytes < 0) | (g.tensor_bytes > MAX_BYTES), f"bytes must be in 0 to {MAX_BYTES}")
     seconds = g.tensor_transfer_s
     _fail_tensor(g, np.isinf(seconds) | (seconds < 0), "transfer_s must be finite, not negative")
+    if len(g.measured) > MAX_MODELS:
+        raise GraphError(f"graph {g.name!r}: seconds on {len(g.measured)} device models; at most {MAX_MODELS}")
     for measured in g.measured:
         if len(measured.seconds) != g.n_ops:
             raise GraphError(f"measured seconds on {measured.model!r} are not one per operation")

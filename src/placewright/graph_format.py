@@ -17,12 +17,13 @@ from placewright.checks import Fields, describe, find_cycle
 from placewright.documents import MAX_NUMBER, by_field, checked, document, encode, mapping, number, rates, seconds
 from placewright.errors import FileError, InputError, UnknownNameError
 from placewright.files import check_schema
-from placewright.graph import PHASES, OpGraph
+from placewright.graph import MAX_MODELS, PHASES, OpGraph
 from placewright.operations import Operation, Tensor, build_graph
 
 GRAPH_SCHEMA = "placewright.graph/1"
 MAX_OPERATIONS = 2_000_000
 MAX_AXES = 64
+_TOO_MANY = f"more than {MAX_MODELS} device models in all; that many are allowed"
 
 
 def graph_of(document: object, path: object) -> OpGraph:
@@ -33,6 +34,8 @@ def graph_of(document: object, path: object) -> OpGraph:
     name = top.text("name", "")
     references = {}
     table = mapping(top, "references")
+    if len(table.table) > MAX_MODELS:
+        raise FileError(path, "references", _TOO_MANY)
     for model in table.table:
         entry = Fields(table.take(model), path, f"references.{model}")
         references[model] = {
@@ -42,19 +45,23 @@ def graph_of(document: object, path: object) -> OpGraph:
         entry.done()
     entries = top.items("operations", most=MAX_OPERATIONS)
     top.done()
-    operations = [_operation(entry, path, i) for i, entry in enumerate(entries)]
+    operations: list[Operation] = []
+    models = set(references)
+    for i, entry in enumerate(entries):
+        operations.append(_operation(entry, path, i))
+        models.update(operations[i].measured_s)
+        if len(models) > MAX_MODELS:
+            raise FileError(path, f"operations[{i}].measured_s", _TOO_MANY)
     _check_references(operations, path)
     try:
         graph = build_graph(name, operations, references)
     except InputError as error:
         raise FileError(path, "operations", str(error)) from None
-    measured = {m.model: m for m in graph.measured}
+    measured = {m.model for m in graph.measured}
     idle = next((model for model in references if model not in measured), None)
     if idle is not None:
         raise FileError(path, f"references.{idle}", "no operation has seconds measured on this model")
-    # The first model named is the first that costs are scaled from.
-    order = [*references, *(model for model in measured if model not in references)]
-    return graph.with_measured(*(measured[model] for model in order)) if measured else graph
+    return graph
 
 
 def _reference(table: Fields, value: object, place: str) -> str | tuple[str, int]:
@@ -155,9 +162,7 @@ def _check_references(operations: Sequence[Operation], path: object) -> None:
         for field_, (owner, output) in references:
             place = f"operations[{i}].{field_}"
             if owner not in at:
-                small = len(at) <= 500 and len(owner) <= 100  # looking for close names takes time
-                hint = str(UnknownNameError("operation", owner, at)) if small else f"unknown operation {owner!r}"
-                raise FileError(path, place, hint)
+                raise FileError(path, place, str(UnknownNameError("operation", owner, at)))
             made = len(operations[at[owner]].outputs)
             if output >= made:
                 raise FileError(path, place, f"reads output {output} of {owner!r}, which has {made}, counted from 0")

@@ -6,10 +6,12 @@ transfer occupies, all at once. Presets are the TOML files in machines/; docs/ma
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
+from types import MappingProxyType
 
 from placewright.checks import MAX_BYTES
 from placewright.errors import MachineError, UnknownNameError
@@ -61,6 +63,8 @@ class Device:
     efficiency: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("flops_per_s", "efficiency"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
         for name, rate in (("bytes_per_s", self.bytes_per_s), *self.flops_per_s.items()):
             if not 0 <= rate <= 1e30:
                 raise MachineError(f"device {self.name!r}: {name} is {rate}; 0 to 1e30 is allowed")
@@ -205,12 +209,13 @@ class Machine:
     def rates(self, source: int, target: int) -> tuple[float, float] | None:
         """Latency in seconds and bytes per second of a route; a channel met k times counts 1/k of its rate."""
         channels = self.route(source, target)
-        if channels is None:
-            return None
-        if not channels:
-            return 0.0, float("inf")
+        return None if channels is None else self.path_rates(channels)
+
+    def path_rates(self, channels: tuple[int, ...]) -> tuple[float, float]:
+        """Latency in seconds and bytes per second over channels, given with repeats."""
         latency = sum(self.channels[c].latency_s for c in channels)
-        return latency, min(self.channels[c].bytes_per_s / channels.count(c) for c in channels)
+        met = Counter(channels)
+        return latency, min((self.channels[c].bytes_per_s / k for c, k in met.items()), default=float("inf"))
 
     def with_memory(self, pools: Mapping[str, int]) -> Machine:
         """The machine with pools (named by themselves or by a device) capped: that much can be allocated."""

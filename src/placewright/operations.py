@@ -10,7 +10,7 @@ import numpy as np
 
 from placewright.checks import MAX_BYTES
 from placewright.errors import GraphError, UnknownNameError
-from placewright.graph import PHASES, Longs, Measured, OpGraph
+from placewright.graph import MAX_MODELS, PHASES, Longs, Measured, OpGraph
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ def build_graph(
     `references` gives, for a device model named in `measured_s`, its `flops_per_s` and `bytes_per_s`.
     """
     ops = list(operations)
-    references = references or {}
     at: dict[str, int] = {}
     for i, op in enumerate(ops):
         if op.name in at:
             raise GraphError(f"graph {name!r}: two operations are named {op.name!r}; names must differ")
         at[op.name] = i
+    measured = _measured(name, ops, references or {})
     out_start = np.zeros(len(ops) + 1, np.int32)
     np.cumsum([len(op.outputs) for op in ops], out=out_start[1:])
 
@@ -91,7 +91,6 @@ def build_graph(
         elif base < k and in_place[k] and persistent[storage[base]]:
             storage[k] = storage[base]  # a further new value of the same persistent tensor
     classes = {c: k for k, c in enumerate(dict.fromkeys(op.colocation for op in ops if op.colocation is not None))}
-    models = dict.fromkeys(model for op in ops for model in op.measured_s)
     shapes = tuple(t.shape for _, t in tensors)
     for op in ops:
         if op.phase not in PHASES:
@@ -118,12 +117,26 @@ def build_graph(
         in_tensor=np.array([t for row in reads for t in row], np.int32),
         after_start=np.cumsum([0, *map(len, after)]),
         after_op=np.array([o for row in after for o in row], np.int32),
-        measured=tuple(
-            Measured(model, np.array([op.measured_s.get(model, np.nan) for op in ops]), **references.get(model, {}))
-            for model in models
-        ),
+        measured=measured,
         tensor_shapes=None if all(s is None for s in shapes) else shapes,
     )
+
+
+def _measured(
+    graph: str, ops: Sequence[Operation], references: Mapping[str, Mapping[str, Any]]
+) -> tuple[Measured, ...]:
+    """Seconds by device model, refused before anything is built where there are too many models."""
+    models: dict[str, None] = {}
+    for op in ops:
+        models |= dict.fromkeys(op.measured_s)
+        if len(models) > MAX_MODELS:
+            more = f"seconds on more than {MAX_MODELS} device models; that many are allowed"
+            raise GraphError(f"graph {graph!r}: operation {op.name!r}: {more}")
+    seconds = {model: np.full(len(ops), np.nan) for model in models}
+    for i, op in enumerate(ops):
+        for model, value in op.measured_s.items():
+            seconds[model][i] = value
+    return tuple(Measured(model, column, **references.get(model, {})) for model, column in seconds.items())
 
 
 def _sizes(graph: str, what: str, values: Sequence[tuple[Operation, int]]) -> Longs:

@@ -8,8 +8,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from placewright.checks import MAX_BYTES
+from placewright.documents import MAX_NUMBER
 from placewright.errors import PlacementError
 
+MAX_PRIORITY = MAX_NUMBER
 DEFAULT_WINDOW = -1
 """A window of this value is the smallest that works plus the largest tensor borrowed."""
 
@@ -30,12 +33,11 @@ class Placement:
         self._store("devices", self.devices, np.int16)
         if self.priorities is not None:
             self._store("priorities", self.priorities, np.float64)
-            if self.priorities.shape != self.devices.shape or np.isnan(self.priorities).any():
-                raise PlacementError("priorities must be one number per operation, none of them NaN")
+            if self.priorities.shape != self.devices.shape or not (np.abs(self.priorities) <= MAX_PRIORITY).all():
+                limits = f"from {-MAX_PRIORITY:g} to {MAX_PRIORITY:g}"
+                raise PlacementError(f"priorities must be one finite number per operation, {limits}")
         if self.windows_bytes is not None:
             self._store("windows_bytes", self.windows_bytes, np.int64)
-            if np.any(self.windows_bytes < DEFAULT_WINDOW):
-                raise PlacementError("windows_bytes must be one size per device, or -1 for the default")
 
     def _store(self, name: str, value: ArrayLike, kind: type) -> None:
         try:
@@ -46,6 +48,9 @@ class Placement:
             raise PlacementError(f"{name} must be a flat list of numbers, not {array.dtype} of {array.ndim} axes")
         if kind is np.int16 and array.size and not (array.min() >= 0 and array.max() < 1 << 15):
             raise PlacementError("devices must be indices of devices, not negative")
+        if kind is np.int64 and array.size and not (array.min() >= DEFAULT_WINDOW and array.max() <= MAX_BYTES):
+            limits = f"at most {MAX_BYTES}, or -1 for the default"
+            raise PlacementError(f"windows_bytes must be one size per device, {limits}")
         array = np.ascontiguousarray(array.astype(kind))
         array.flags.writeable = False
         object.__setattr__(self, name, array)

@@ -14,8 +14,11 @@ import numpy as np
 
 from placewright.checks import MAX_BYTES
 from placewright.errors import InputError, UnknownNameError
-from placewright.placement import DEFAULT_WINDOW, Placement
+from placewright.placement import DEFAULT_WINDOW, MAX_PRIORITY, Placement
 from placewright.problem import DISCIPLINES, OBJECTIVES, Problem
+
+MAX_PEAK_BYTES = (1 << 63) - 1
+"""What the simulator can count: copies of tensors may need more than the largest size of one."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +53,8 @@ class Prediction:
             raise InputError(f"measured_share is {self.measured_share}; 0 to 1 is allowed")
         for name in ("peak_bytes", "over_bytes"):
             sizes = {str(pool): int(size) for pool, size in getattr(self, name).items()}
-            if any(not 0 <= size <= 4 * MAX_BYTES for size in sizes.values()):
-                raise InputError(f"{name} holds a size outside 0 to {4 * MAX_BYTES} bytes")
+            if any(not 0 <= size <= MAX_PEAK_BYTES for size in sizes.values()):
+                raise InputError(f"{name} holds a size outside 0 to {MAX_PEAK_BYTES} bytes")
             object.__setattr__(self, name, sizes)
 
 
@@ -90,8 +93,9 @@ class Plan:
             raise InputError(f"evaluations is {self.evaluations}; 0 or more is allowed")
         for op, priority in self.priorities.items():
             _known("operation", op, self.devices)
-            if priority is not None and not math.isfinite(priority):
-                raise InputError(f"the priority of operation {op!r} is {priority}; it must be finite")
+            if priority is not None and not abs(priority) <= MAX_PRIORITY:
+                limits = f"a number from {-MAX_PRIORITY:g} to {MAX_PRIORITY:g} is allowed"
+                raise InputError(f"the priority of operation {op!r} is {priority}; {limits}")
         for device, window in self.windows_bytes.items():
             if window is not None and not 0 <= window <= MAX_BYTES:
                 raise InputError(f"the window of device {device!r} is {window}; 0 to {MAX_BYTES} bytes, or None")

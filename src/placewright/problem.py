@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from placewright.checks import format_bytes
 from placewright.costs import Costs
 from placewright.costs.roofline import costs as roofline_costs
+from placewright.documents import checked
 from placewright.errors import InfeasibleError, InputError, PlacementError, ProblemError, UnknownNameError
 from placewright.graph import Ints, OpGraph
 from placewright.machine import Machine
@@ -37,6 +38,7 @@ class Constraint:
         given: tuple[object, object] = (self.patterns, self.devices)
         if not self.patterns or any(isinstance(names, str) for names in given):
             raise InputError(f"{self!r}: patterns and devices are tuples of names, with one pattern or more")
+        checked(str(self), "constraint")  # a plan holds it as text
 
     @property
     def kind(self) -> str:
@@ -68,6 +70,7 @@ _KINDS: dict[str, type[Constraint]] = {c.__name__.lower(): c for c in (Pin, Forb
 
 def parse_constraint(text: str) -> Constraint:
     """A constraint from text: `pin:decoder.*=gpu:0,gpu:1`, `colocate:embed,head`, `separate:a.*,b.*`."""
+    checked(text, "constraint")
     kind, _, rest = text.partition(":")
     if kind not in _KINDS or not rest:
         raise InputError(
@@ -282,6 +285,7 @@ class Problem:
                 f"step; the largest pool that they may use has {format_bytes(int(room[group]))}. "
                 "Use a smaller batch or model, relax the constraints, or name a machine with more memory."
             )
+        self._check_largest_operation(capacity[where])
         reachable = np.unique(where[self.choices.any(axis=0)]) if self.n_groups else where
         need, have = int(sizes.sum()), int(capacity[reachable].sum())
         if need > have:
@@ -289,6 +293,22 @@ class Problem:
                 f"parameters, buffers and optimiser state need {format_bytes(need)}; all pools together have "
                 f"{format_bytes(have)}, {format_bytes(need - have)} too little. Use a smaller model, a lighter "
                 "optimiser or narrower types, or name a machine with more memory."
+            )
+
+    def _check_largest_operation(self, capacity: NDArray[np.int64]) -> None:
+        """Raise if an operation needs more for itself than any device that may run it can allocate."""
+        graph = self.graph
+        own = (graph.tensor_storage == np.arange(graph.n_tensors)) & ~graph.persistent
+        need = graph.workspace_bytes.copy()
+        np.add.at(need, graph.tensor_op[own], graph.tensor_bytes[own])
+        if not self.n_ops:
+            return
+        room = np.where(self.choices, capacity[None, :], -1).max(axis=1)[self.groups]
+        for i in np.flatnonzero(need > room)[:1].tolist():
+            raise InfeasibleError(
+                f"operation {graph.op_names[i]!r} needs {format_bytes(int(need[i]))} for its outputs and workspace; "
+                f"the largest pool that it may use has {format_bytes(int(room[i]))}. "
+                "Use a smaller batch, relax the constraints, or name a machine with more memory."
             )
 
     def _check_solvable(self) -> None:

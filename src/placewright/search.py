@@ -18,7 +18,7 @@ from placewright.errors import InfeasibleError, SearchError
 from placewright.evaluate import Evaluation, Evaluator, SimulatorEvaluator
 from placewright.placement import Placement
 from placewright.problem import Problem
-from placewright.sim import Outcome
+from placewright.sim import Outcome, Simulator
 from placewright.stop import Criterion, Never, Progress
 
 
@@ -168,7 +168,9 @@ def require_feasible(result: Result) -> None:
     """Raise unless a feasible placement was found; says what is missing and what would help."""
     if result.feasible:
         return
-    if result.outcome is None:
+    if result.outcome is None or result.placement is None:
+        if result.ended == "finished":
+            raise InfeasibleError(f"{result.method} found that no placement keeps all constraints; relax one")
         raise InfeasibleError(f"{result.method} evaluated nothing; give it more seconds or evaluations")
     outcome, pools = result.outcome, result.problem.machine.pools
     short = [
@@ -181,7 +183,5 @@ def require_feasible(result: Result) -> None:
             f"{result.method} found no placement that fits. In the nearest one {'; '.join(short)}. "
             "Search longer, try another method, use a smaller batch, or allow more memory."
         )
-    raise InfeasibleError(
-        f"{result.method} found no placement that can run: the best one has "
-        + ("an operation where it cannot run." if outcome.reason == "cost" else "a tensor needed where no route leads.")
-    )
+    detail = Simulator(result.problem, threads=1).trace(result.placement).detail
+    raise InfeasibleError(f"{result.method} found no placement that can run. In the best one {detail}.")

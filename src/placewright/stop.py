@@ -44,6 +44,11 @@ class Criterion(ABC):
         return AnyOf((self, other))
 
 
+def _whole(name: str, value: float) -> None:
+    if isinstance(value, bool) or value != int(value) or value < 1:
+        raise InputError(f"{name} is {value}; a whole number of 1 or more is allowed")
+
+
 def _at_least(name: str, value: float, low: float) -> None:
     if not value >= low:
         raise InputError(f"{name} is {value}; {low:g} or more is allowed")
@@ -56,7 +61,7 @@ class Evaluations(Criterion):
     most: int
 
     def __post_init__(self) -> None:
-        _at_least("evaluations", self.most, 1)
+        _whole("evaluations", self.most)
 
     def __call__(self, progress: Progress) -> bool:
         return progress.evaluations >= self.most
@@ -99,7 +104,7 @@ class NoImprovement(Criterion):
     most: int
 
     def __post_init__(self) -> None:
-        _at_least("no_improvement", self.most, 1)
+        _whole("no_improvement", self.most)
 
     def __call__(self, progress: Progress) -> bool:
         return progress.since_improvement >= self.most

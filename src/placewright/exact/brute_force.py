@@ -60,6 +60,7 @@ class BruteForce(Placer):
             )
         self._problem, self._options, self._next = problem, options, 0
         self._best_s = math.inf
+        self._offered = self._told = 0
 
     def ask(self) -> list[Placement]:
         """The next placements that keep the constraints."""
@@ -77,18 +78,21 @@ class BruteForce(Placer):
                 for d in range(problem.n_devices):
                     keep &= ~((one == d).any(axis=1) & (two == d).any(axis=1))
             batch = [Placement(problem.lift(row)) for row in table[keep]]
+            self._offered += len(batch)
             if batch:
                 return batch
         return []
 
     def tell(self, evaluations: Sequence[Evaluation]) -> None:
         """Remember the best feasible value."""
+        self._told += len(evaluations)
         values = (e.outcome.value_s for e in evaluations if e.outcome.feasible)
         self._best_s = min(self._best_s, min(values, default=math.inf))
 
     def bound_s(self) -> float | None:
         """The optimum, once all placements were tried and nothing but devices decides."""
-        done = self._next >= self._total and math.isfinite(self._best_s)
+        told_all = self._next >= self._total and self._told == self._offered
+        done = told_all and math.isfinite(self._best_s)
         return self._best_s if done and self._decides_all() else None
 
     def _decides_all(self) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,9 +24,9 @@ class OneShot(Placer):
         """Make the one placement."""
         self._batch = [problem.placement(problem.lift(self.groups(problem)))]
 
+    @abstractmethod
     def groups(self, problem: Problem) -> NDArray[np.int64]:
         """The device of every group."""
-        raise AttributeError(f"{type(self).__name__} must define groups()")
 
     def ask(self) -> list[Placement]:
         """The one placement, once."""
@@ -71,7 +73,7 @@ class RandomParams:
 
     batch: int = 64
     """Placements per batch."""
-    tries: int = 200
+    tries: int = 1000
     """Draws per placement before giving up on constraints that keep operations apart."""
 
     def __post_init__(self) -> None:
@@ -94,25 +96,31 @@ class Random(Placer):
         self._count = problem.choices.sum(axis=1)
         # allowed[g, k] is the k-th device that group g may use
         self._allowed = np.argsort(~problem.choices, axis=1, kind="stable")
+        self._drawn = 0
 
     def ask(self) -> list[Placement]:
-        """A batch of independent draws."""
-        return [self._draw() for _ in range(self.params.batch)]
+        """A batch of independent draws; none when constraints that keep operations apart reject too many."""
+        draws = (self._draw() for _ in range(self.params.batch))
+        batch = list(takewhile(lambda draw: draw is not None, draws))
+        if not batch and not self._drawn:
+            raise InfeasibleError(
+                f"{self.params.tries} random draws all broke a constraint that keeps operations apart; "
+                "use a method that respects it, or relax it"
+            )
+        self._drawn += len(batch)
+        return [draw for draw in batch if draw is not None]
 
     def tell(self, evaluations: Sequence[Evaluation]) -> None:
         """Nothing to learn."""
 
-    def _draw(self) -> Placement:
+    def _draw(self) -> Placement | None:
         problem = self._problem
         for _ in range(self.params.tries):
             pick = self._rng.integers(0, self._count) if problem.n_groups else np.zeros(0, np.int64)
             placement = Placement(problem.lift(self._allowed[np.arange(problem.n_groups), pick]))
             if not problem.separated or _keeps(problem, placement):
                 return placement
-        raise InfeasibleError(
-            f"{self.params.tries} random draws all broke a constraint that keeps operations apart; "
-            "use a method that respects it, or relax it"
-        )
+        return None
 
 
 def fastest(problem: Problem) -> NDArray[np.int64]:

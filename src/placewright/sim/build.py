@@ -121,6 +121,8 @@ def reset(p, w, place):
     w.heads[:] = 0
     w.route_queue[:] = NONE
     w.taken[:] = 0
+    w.wait[:] = NONE
+    w.waits[:] = 0
     w.in_look[:] = 0
     w.held[:] = 0
     w.raised[:] = 0

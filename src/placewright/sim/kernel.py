@@ -26,7 +26,7 @@ from placewright.sim.lower import (
     USE0,
     USE1,
 )
-from placewright.sim.moves import look_at, make_ready, start_moves
+from placewright.sim.moves import free_channel, look_at, make_ready, start_moves
 from placewright.sim.queues import pop_heap, push_heap, sort_stretch
 from placewright.sim.work import (
     BAD,
@@ -147,12 +147,7 @@ def end_move(p, w, place, priorities, k):
         home = place[p.tensors[t, MAKER]]
         release(p, w, p.pool_of[home], p.granule_of[home], w.live[t, ROOT])
     for c in range(p.route_start[r], p.route_start[r + 1]):
-        channel = p.route_channel[c]
-        w.taken[channel] = 0
-        for j in range(p.channel_start[channel], p.channel_start[channel + 1]):
-            other = p.channel_route[j]
-            if p.discipline == STREAM or w.route_queue[other, 0] != NONE:
-                look_at(w, other)
+        free_channel(w, p.route_channel[c])
 
 
 @inline

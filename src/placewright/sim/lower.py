@@ -64,8 +64,6 @@ class Lowered(NamedTuple):
     route_channel: U32
     route_latency_s: F64  # (R,)
     route_bytes_per_s: F64  # (R,)
-    channel_start: U32  # (C + 1,)
-    channel_route: U32  # routes through each channel
     n_pools: int
     n_channels: int
 
@@ -92,6 +90,7 @@ def lower(problem: Problem) -> Lowered:
     transfer_s = graph.tensor_transfer_s
     transfer_ps = np.where(np.isnan(transfer_s), -1, to_ps(np.nan_to_num(transfer_s)))
     _check_total(cost_ps, graph, transfer_ps, routes)
+
     persistent_reads = np.flatnonzero(graph.persistent[graph.in_tensor])
     return Lowered(
         discipline=DISCIPLINES.index(problem.discipline),
@@ -158,25 +157,20 @@ def _uses(graph: OpGraph) -> tuple[U32, U32, U32]:
 
 
 def _routes(machine: Machine) -> dict[str, Any]:
-    """The routes between all ordered pairs of devices, their channels, and the routes of every channel."""
+    """The routes between all ordered pairs of devices, and their channels, each once."""
     count = len(machine.devices)
     ok = np.zeros(count * count, np.uint32)
     start = np.zeros(count * count + 1, np.uint32)
     latency, rate = np.zeros(count * count), np.full(count * count, np.inf)
     channels: list[int] = []
-    through: list[list[int]] = [[] for _ in machine.channels]
     for a in range(count):
         for b in range(count):
             r = a * count + b
             path = machine.route(a, b)
-            rates = machine.rates(a, b)
-            if path is not None and rates is not None:
+            if path is not None:
                 ok[r] = 1
-                latency[r], rate[r] = rates
-                distinct = sorted(set(path))
-                channels += distinct
-                for c in distinct:
-                    through[c].append(r)
+                latency[r], rate[r] = machine.path_rates(path)
+                channels += sorted(set(path))
             start[r + 1] = len(channels)
     return {
         "route_ok": ok,
@@ -184,14 +178,13 @@ def _routes(machine: Machine) -> dict[str, Any]:
         "route_channel": np.array(channels, np.uint32),
         "route_latency_s": latency,
         "route_bytes_per_s": rate,
-        "channel_start": np.cumsum([0, *map(len, through)]).astype(np.uint32),
-        "channel_route": np.array([r for rows in through for r in rows], np.uint32),
     }
 
 
 def _check_total(cost_ps: I64, graph: OpGraph, transfer_ps: I64, routes: dict[str, Any]) -> None:
     """Refuse costs whose largest possible sum does not fit: every operation at its slowest, every read a transfer."""
     finite = np.where(cost_ps == NEVER, 0, cost_ps).astype(np.float64)
+    machine_devices = cost_ps.shape[1]
     total = float(finite.max(axis=1, initial=0.0).sum())
     crossing = np.flatnonzero((routes["route_ok"] == 1) & np.isfinite(routes["route_bytes_per_s"]))
     if len(crossing):
@@ -200,5 +193,11 @@ def _check_total(cost_ps: I64, graph: OpGraph, transfer_ps: I64, routes: dict[st
         )
         each = np.where(transfer_ps >= 0, transfer_ps, worst * PICO)
         total += float((each * np.diff(graph.consumers[0])).sum())
+    copies = float(graph.tensor_bytes.sum() + graph.workspace_bytes.sum()) * (machine_devices + 1)
+    if copies >= MOST_PS:
+        raise ProblemError(
+            f"tensors of {float(graph.tensor_bytes.sum()):g} bytes on {machine_devices} devices could need "
+            f"{copies:g} bytes; less than 2**62 is needed"
+        )
     if total >= MOST_PS:
         raise ProblemError(f"costs could sum to {total / PICO:g} s; less than 2**62 ps, 53 days, is needed")

@@ -65,12 +65,35 @@ def make_ready(p, w, k):
 
 
 @inline
-def is_free(p, w, r):
-    """Whether every channel of route r is free."""
-    taken = np.uint32(0)
+def busy_channel(p, w, r):
+    """A channel of route r that a transfer occupies, or NONE."""
+    busy = NONE
     for c in range(p.route_start[r], p.route_start[r + 1]):
-        taken |= w.taken[p.route_channel[c]]
-    return taken == 0
+        channel = p.route_channel[c]
+        if w.taken[channel]:
+            busy = channel
+    return busy
+
+
+@inline
+def wait_for(w, r, channel):
+    """Look at route r again when the channel is free."""
+    if not w.waits[r]:
+        w.waits[r] = 1
+        w.wait_next[r] = w.wait[channel]
+        w.wait[channel] = r
+
+
+@inline
+def free_channel(w, channel):
+    """The channel is free: look at the routes that wait for it."""
+    w.taken[channel] = 0
+    r = w.wait[channel]
+    w.wait[channel] = NONE
+    while r != NONE:
+        w.waits[r] = 0
+        look_at(w, r)
+        r = w.wait_next[r]
 
 
 @inline
@@ -97,18 +120,22 @@ def head_of(p, w, r):
 def start_moves(p, w, time, record):
     """Step 3: repeatedly start the best transfer that can start."""
     while w.count[N_LOOK]:
-        best, best_key, best_at, at = NONE, NEVER, 0, 0
+        best, best_key, at = NONE, NEVER, 0
         while at < w.count[N_LOOK]:
             r = w.look[at]
-            k = head_of(p, w, r) if is_free(p, w, r) else NONE
+            k = head_of(p, w, r)
+            if k != NONE:
+                channel = busy_channel(p, w, r)
+                if channel != NONE:
+                    wait_for(w, r, channel)
+                    k = NONE
             if k == NONE:
                 forget(w, at)
             else:
                 if w.move_key[k] < best_key:
-                    best, best_key, best_at = k, w.move_key[k], at
+                    best, best_key = k, w.move_key[k]
                 at += 1
         if best != NONE:
-            forget(w, best_at)
             start_move(p, w, best, time, record)
 
 

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placewright.checks import format_bytes
-from placewright.errors import SearchError
+from placewright.errors import PlacementError, SearchError
 from placewright.placement import Placement
 from placewright.problem import Problem
 from placewright.sim import entries
@@ -64,16 +65,17 @@ def usable_cores() -> int:
 
 
 class Simulator:
-    """A lowered problem with work arrays for every core; any number of placements may be asked of it."""
+    """A lowered problem with work arrays for every core. Threads that share one take turns."""
 
     def __init__(self, problem: Problem, threads: int | None = None) -> None:
         self.problem = problem
         self.threads = threads or usable_cores()
         self.lowered: Lowered = lower(problem)
         self._work: list[Work] = []
+        self._turn = Lock()
         self._capacity = np.array([pool.capacity_bytes for pool in problem.machine.pools], np.int64)
 
-    def work(self, count: int) -> list[Work]:
+    def _work_of(self, count: int) -> list[Work]:
         """Work arrays of `count` threads."""
         while len(self._work) < count:
             self._work.append(make_work(self.lowered, record=False))
@@ -95,11 +97,12 @@ class Simulator:
 
     def run_arrays(self, devices: NDArray[np.uint16], priorities: Any, windows: Any) -> tuple[Any, Any, Any, Any]:
         """(status, value in ps, peak bytes, use: see entries.note_use) of rows of devices, on all threads."""
+        self._check_arrays(devices, priorities, windows)
         count = len(devices)
         status, value = np.empty(count, np.int64), np.empty(count, np.int64)
         peak = np.empty((count, self.lowered.n_pools), np.int64)
         use = np.empty((count, 2 * self.problem.n_devices + self.lowered.n_channels), np.int64)
-        threads = min(self.threads, max(1, count * self.problem.n_ops // 2000))
+        threads = min(self.threads, max(1, count), max(1, count * self.problem.n_ops // 2000))
         bounds = [count * k // threads for k in range(threads + 1)]
         out = (status, value, peak, use)
 
@@ -110,20 +113,36 @@ class Simulator:
             else:
                 entries.load_many(self.lowered, work[k], devices, self._is_max_load, windows, *part)
 
-        work = self.work(threads)
-        if threads == 1:
-            chunk(0)
-        else:
-            with ThreadPoolExecutor(threads) as pool:
-                list(pool.map(chunk, range(threads)))
+        with self._turn:
+            work = self._work_of(threads)
+            if threads == 1:
+                chunk(0)
+            else:
+                with ThreadPoolExecutor(threads) as pool:
+                    list(pool.map(chunk, range(threads)))
         if np.any(status == STUCK):
             raise SearchError("the simulation stopped before every operation ran; this is a defect, please report it")
         return out
 
-    def simulate(self, placements: Sequence[Placement]) -> list[Outcome]:
-        """Outcomes of placements, in their order."""
+    def _check_arrays(self, devices: Any, priorities: Any, windows: Any) -> None:
+        """The kernel checks no bounds: what is of another shape or range must not reach it."""
+        rows, n, count = len(devices), self.problem.n_ops, self.problem.n_devices
+        good = devices.dtype == np.uint16 and devices.shape == (rows, n) and devices.flags.c_contiguous
+        for array, kind, width in ((priorities, np.float64, n), (windows, np.int64, count)):
+            good = good and array.dtype == kind and array.shape in ((rows, width), (1, width))
+            good = good and array.flags.c_contiguous
+        if not good or devices.max(initial=0) >= max(1, count):
+            raise PlacementError(
+                f"rows of devices must be uint16 of {n} operations and below {count}, with priorities (float64) and "
+                "windows (int64) in one row for each or one for all"
+            )
+
+    def simulate(self, placements: Sequence[Placement], *, checked: bool = False) -> list[Outcome]:
+        """Outcomes of placements, in their order; `checked` says that `Problem.check_all` has passed them."""
         if not placements:
             return []
+        if not checked:
+            self.problem.check_all(placements)
         status, value, peak, use = self.run_arrays(*self.arrays(placements))
         over = np.maximum(peak - self._capacity, 0)
         return [

@@ -115,9 +115,12 @@ class Timeline:
         np.maximum.at(rounds, last, end)
         for move in moves:
             rounds[move.end_round] = max(rounds[move.end_round], move.end_ps)
+        np.maximum.accumulate(rounds, out=rounds)
+        for array in (start, end, first, last, rounds):
+            array.flags.writeable = False
         return Timeline(
             problem, placement.devices, start, end, first, last, moves, tuple(read.tolist()), tuple(root.tolist()),
-            np.maximum.accumulate(rounds),
+            rounds,
         )  # fmt: skip
 
     @cached_property
@@ -180,19 +183,24 @@ class Timeline:
             first, end = int(self.op_start_round[i]), int(self.op_end_round[i])
             yield Holding(pool, size, first, end, "workspace", i, int(self.devices[i]))
 
-    @cached_property
-    def memory(self) -> Longs:
-        """(pools, rounds): bytes after the starts of each round; `round_ps` has the time of each round."""
+    def memory_of(self, pool: int) -> Longs:
+        """Bytes in a pool after the starts of each round; `round_ps` has the time of each round."""
         rounds = len(self.round_ps)
-        table = np.zeros((len(self.problem.machine.pools), rounds + 1), np.int64)
+        change = np.zeros(rounds + 1, np.int64)
         for h in self.holdings:
-            table[h.pool, h.first] += h.bytes
-            table[h.pool, rounds if h.last is None else h.last] -= h.bytes
-        return np.cumsum(table[:, :-1], axis=1)
+            if h.pool == pool:
+                change[h.first] += h.bytes
+                change[rounds if h.last is None else h.last] -= h.bytes
+        return np.cumsum(change[:-1])
+
+    @property
+    def memory(self) -> Longs:
+        """(pools, rounds): `memory_of` every pool."""
+        return np.stack([self.memory_of(pool) for pool in range(len(self.problem.machine.pools))])
 
     def largest(self, pool: int, count: int = 10) -> list[Holding]:
         """What was largest in the pool in the first round that reached its peak."""
-        peak = int(np.argmax(self.memory[pool]))
+        peak = int(np.argmax(self.memory_of(pool)))
         alive = [h for h in self.holdings if h.pool == pool and h.first <= peak and (h.last is None or peak < h.last)]
         return sorted(alive, key=lambda h: (-h.bytes, h.index))[:count]
 

@@ -46,6 +46,9 @@ class Work(NamedTuple):
     ends: Any  # (D,) when it ends
     route_queue: Any  # (R, 2) head and tail
     taken: Any  # (C,) whether a transfer occupies the channel
+    wait: Any  # (C,) the first route that waits for the channel
+    wait_next: Any  # (R,) the next one
+    waits: Any  # (R,) whether the route waits for a channel
     look: Any  # (R,) routes to look at in step 3
     in_look: Any  # (R,)
     flying: Any  # (C + 1,) transfers in flight
@@ -102,6 +105,9 @@ def make_work(p: Lowered, record: bool) -> Work:
         ends=longs(devices),
         route_queue=ints(routes, 2),
         taken=ints(channels),
+        wait=ints(channels),
+        wait_next=ints(routes),
+        waits=ints(routes),
         look=ints(routes),
         in_look=ints(routes),
         flying=ints(channels + 1),
