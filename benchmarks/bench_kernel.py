@@ -10,6 +10,7 @@ import resource
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +19,11 @@ sys.path.insert(0, str(Path(__file__).parent))
 from graphs import placements, problem
 from placewright.placement import Placement
 from placewright.sim import Simulator
+from placewright.sim.build import build, reset
+from placewright.sim.entries import simulate_many
+from placewright.sim.jit import plain
+from placewright.sim.lower import lower
+from placewright.sim.work import make_work
 from plain_loop import PlainLoop
 
 SECONDS = 1.5
@@ -98,11 +104,64 @@ def against_plain_loop(n: int, devices: int) -> float:
     return fast / plain
 
 
+def breakdown(n: int, devices: int) -> None:
+    """Print where one core's time goes for one placement: clearing, building transfers, running."""
+
+    @plain
+    def clear_only(p, w, rows):
+        for row in rows:
+            reset(p, w, row)
+        return 0
+
+    @plain
+    def build_only(p, w, rows):
+        for row in rows:
+            reset(p, w, row)
+            build(p, w, row)
+        return 0
+
+    lowered = lower(problem(n, devices, "ready"))
+    work = make_work(lowered, record=False)
+    count = max(4, 200_000 // n)
+    none, window = np.zeros((1, n)), np.full((1, devices), -1, np.int64)
+    out = np.empty(count, np.int64), np.empty(count, np.int64), np.empty((count, devices), np.int64)
+    use = np.empty((count, 2 * devices + lowered.n_channels), np.int64)
+
+    def microseconds(call: Callable[[], object]) -> float:
+        call()
+        times = []
+        for _ in range(7):
+            began = time.thread_time()
+            call()
+            times.append(time.thread_time() - began)
+        return sorted(times)[3] / count * 1e6
+
+    parts = {}
+    for style in ("random", "contiguous"):
+        rows = placements(n, devices, style, count)
+        parts[style] = [
+            microseconds(lambda rows=rows: clear_only(lowered, work, rows)),
+            microseconds(lambda rows=rows: build_only(lowered, work, rows)),
+            microseconds(lambda rows=rows: simulate_many(lowered, work, rows, none, window, 0, count, *out, use)),
+        ]
+    one_device = np.zeros((count, n), np.uint16)
+    alone = microseconds(lambda: simulate_many(lowered, work, one_device, none, window, 0, count, *out, use))
+    print(f"\nwhere the time goes, {n:,} operations, {devices} devices, ready, us per placement on one core:")
+    for style, (clear, built, whole) in parts.items():
+        print(f"  {style}: clear {clear:.1f}, build {built - clear:.1f}, run {whole - built:.1f}, together {whole:.1f}")
+    print(f"  all on one device (no transfers): together {alone:.1f}")
+
+
 _MEMORY = """
 import resource, sys
 sys.path.insert(0, {folder!r})
 from graphs import placements, problem
 from placewright.sim import Simulator
+from placewright.sim.build import build, reset
+from placewright.sim.entries import simulate_many
+from placewright.sim.jit import plain
+from placewright.sim.lower import lower
+from placewright.sim.work import make_work
 import numpy as np
 simulator = Simulator(problem(100_000, 8, "stream"))
 simulator.run_arrays(placements(100_000, 8, "random", 4), np.zeros((1, 100_000)), np.full((1, 8), -1, np.int64))
@@ -133,6 +192,7 @@ def main() -> None:
             print(f"cost per event at {sizes[-1]:,} over that at 1,000 operations, {devices} devices, {style}: {shown}")
     for devices in (4, 8):
         against_plain_loop(1_000, devices)
+    breakdown(1_000, 4)
     peak_memory()
 
 

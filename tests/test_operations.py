@@ -7,7 +7,7 @@ import pytest
 
 from placewright.checks import MAX_BYTES
 from placewright.errors import GraphError
-from placewright.graph import BACKWARD, FORWARD, INPUT, PARAMETER, STORE, UPDATE
+from placewright.graph import BACKWARD, FORWARD, INPUT, MAX_MODELS, PARAMETER, STORE, UPDATE
 from placewright.operations import Operation, Tensor, build_graph
 
 
@@ -115,18 +115,28 @@ def test_values_of_a_parameter():
 
 
 def test_measured_seconds_and_their_references():
-    """Measured seconds are gathered by model, NaN where an operation has none, with the rates of the reference."""
+    """Seconds are gathered by model, in order of model, NaN where there are none, with the rates of the reference."""
     graph = build_graph(
         "g",
         [Operation("x", measured_s={"slow": 2.0}), Operation("y", measured_s={"fast": 0.5, "slow": math.inf})],
         {"slow": {"flops_per_s": {"float32": 1e9}, "bytes_per_s": 1e8}},
     )
-    slow, fast = graph.measured
+    fast, slow = graph.measured
     assert (slow.model, fast.model) == ("slow", "fast")
     np.testing.assert_array_equal(slow.seconds, [2.0, np.inf])
     np.testing.assert_array_equal(fast.seconds, [np.nan, 0.5])
     assert (slow.flops_per_s, slow.bytes_per_s) == ({"float32": 1e9}, 1e8)
     assert (fast.flops_per_s, fast.bytes_per_s) == ({}, 0.0)
+
+
+@pytest.mark.parametrize("count", [MAX_MODELS, MAX_MODELS + 1])
+def test_models_are_limited(count):
+    """Seconds on so many device models are taken, on one more they are refused where it is one too many."""
+    ops = [Operation(f"op{k}", measured_s={f"m{k}": 1.0}) for k in range(count)]
+    if count == MAX_MODELS:
+        assert len(build_graph("g", ops).measured) == MAX_MODELS
+    else:
+        refused(f"graph 'g': operation 'op{MAX_MODELS}': seconds on more than {MAX_MODELS} device models", *ops)
 
 
 def test_names_differ():

@@ -69,20 +69,25 @@ def test_devices(devices, message):
     assert str(caught.value).startswith(message)
 
 
-@pytest.mark.parametrize("priorities", [[1.0], [1.0, np.nan], [1.0, 2.0, 3.0]])
+@pytest.mark.parametrize("priorities", [[1.0], [1.0, 2.0, 3.0], [1.0, np.nan], [np.inf, 0.0], [0.0, -1.01e30]])
 def test_priorities(priorities):
-    """Priorities are one number per operation, none of them NaN."""
-    with pytest.raises(PlacementError, match="priorities must be one number per operation, none of them NaN"):
+    """Priorities are one finite number per operation, in the range that a plan can hold."""
+    with pytest.raises(
+        PlacementError, match=r"priorities must be one finite number per operation, from -1e\+30 to 1e\+30"
+    ):
         Placement([0, 1], priorities)
-    assert Placement([0, 1], [np.inf, -np.inf]).priorities.tolist() == [np.inf, -np.inf]
+    assert Placement([0, 1], [1e30, -1e30]).priorities.tolist() == [1e30, -1e30]
 
 
 def test_windows():
     """A window is a size, or -1 for the default, and a whole number."""
     assert DEFAULT_WINDOW == -1
     assert Placement([0], None, [-1, 0, 1 << 60]).windows_bytes.tolist() == [-1, 0, 1 << 60]
-    with pytest.raises(PlacementError, match="windows_bytes must be one size per device, or -1 for the default"):
-        Placement([0], None, [-2])
+    for wrong in ([-2], [(1 << 60) + 1], np.array([2**64 - 1], np.uint64)):
+        with pytest.raises(
+            PlacementError, match=r"windows_bytes must be one size per device, at most .* or -1 for the"
+        ):
+            Placement([0], None, wrong)
     with pytest.raises(PlacementError, match="windows_bytes must be a flat list of numbers, not float64"):
         Placement([0], None, [0.5])
 

@@ -567,6 +567,20 @@ def test_only_pools_that_may_be_used_count():
         costless(parameters(a=1, b=2000), machine, Pin(("b",), ("d0",))).check_memory()
 
 
+def test_an_operation_too_large_for_every_pool():
+    """An operation whose own outputs and workspace no pool that it may use can hold is named, with both sizes."""
+    graph = build_graph("g", [Operation("x", outputs=[Tensor(600)]), Operation("big", workspace_bytes=400, outputs=[
+        Tensor(300), Tensor(324)], inputs=["x"])])  # fmt: skip
+    costless(graph, pooled(1024, 10)).check_memory()
+    with pytest.raises(InfeasibleError) as caught:
+        costless(graph, pooled(1023, 10)).check_memory()
+    assert str(caught.value).startswith(
+        "operation 'big' needs 1.00 KiB for its outputs and workspace; the largest pool that it may use has 1023 B."
+    )
+    with pytest.raises(InfeasibleError, match=r"operation 'x' needs 600 B .* it may use has 10 B"):
+        costless(graph, pooled(1024, 10), Pin(("x",), ("d1",))).check_memory()
+
+
 def test_only_what_is_persistent_counts(machine, train6):
     """Transients and new values come and go; the parameter alone must fit."""
     problem = costless(train6, machine.with_memory({"dram": 4000, "hbm0": 0, "hbm1": 0}))

@@ -1,9 +1,16 @@
 """The public surface: explicit, cheap, and typed for users."""
 
+import copy
+import dataclasses
+import pickle
 import subprocess
 import sys
 
+import numpy as np
+import pytest
+
 import placewright as pw
+from placewright.testing import small_problem
 
 
 def test_all_is_the_table():
@@ -30,3 +37,21 @@ def test_type_checkers_see_the_names(tmp_path):
     assert "Success" in done.stdout, done.stdout + done.stderr
     done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=True)
     assert "5 evaluations" in done.stdout
+
+
+def test_what_is_frozen_can_be_pickled_and_copied_but_not_changed():
+    """Machines, graphs, problems and placements survive pickle and deepcopy, and stay as they were checked."""
+    problem = small_problem()
+    placement = problem.placement(np.zeros(problem.n_ops, int), np.full(problem.n_ops, -0.0))
+    assert placement == problem.placement(np.zeros(problem.n_ops, int), np.zeros(problem.n_ops))
+    for again in (pickle.loads(pickle.dumps(placement)), copy.deepcopy(placement)):
+        assert again == placement
+        with pytest.raises(ValueError, match="read-only"):
+            again.devices[0] = 1
+    for again in (pickle.loads(pickle.dumps(problem)), copy.deepcopy(problem)):
+        assert pw.simulate(again, placement) == pw.simulate(problem, placement)
+        assert again.machine == problem.machine
+    device = pw.machine("k40x1").devices[1]
+    with pytest.raises(TypeError, match="cannot be changed"):
+        device.flops_per_s["float32"] = -5.0
+    assert dataclasses.asdict(device)["flops_per_s"] == dict(device.flops_per_s)

@@ -21,6 +21,18 @@ _UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")
 
 
+class FrozenDict(dict[Any, Any]):
+    """A dictionary that nobody changes; unlike a proxy it can be pickled and copied."""
+
+    def _refuse(self, *_: object, **__: object) -> Any:
+        raise TypeError("this mapping is part of a checked object and cannot be changed; use replace")
+
+    __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return FrozenDict, (dict(self),)
+
+
 def parse_bytes(text: str) -> int:
     """Bytes from text such as `4GiB`, `500MB` or `1024`."""
     match = _SIZE.fullmatch(text) if len(text) < 64 else None

@@ -12,13 +12,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.checks import MAX_BYTES
+from placewright.checks import MAX_BYTES, FrozenDict
 from placewright.errors import GraphError, UnknownNameError
 
 PHASES = ("input", "parameter", "forward", "backward", "update", "store")
@@ -49,7 +48,7 @@ class Measured:
 
     def __post_init__(self) -> None:
         _freeze(self, "seconds", np.float64)
-        object.__setattr__(self, "flops_per_s", MappingProxyType(dict(self.flops_per_s)))
+        object.__setattr__(self, "flops_per_s", FrozenDict(self.flops_per_s))
         if np.any(self.seconds < 0):
             raise GraphError(f"measured seconds on {self.model!r} must not be negative")
 

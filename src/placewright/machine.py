@@ -11,9 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import pairwise
-from types import MappingProxyType
 
-from placewright.checks import MAX_BYTES
+from placewright.checks import MAX_BYTES, FrozenDict
 from placewright.errors import MachineError, UnknownNameError
 
 MAX_DEVICES = 256
@@ -64,7 +63,7 @@ class Device:
 
     def __post_init__(self) -> None:
         for name in ("flops_per_s", "efficiency"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+            object.__setattr__(self, name, FrozenDict(getattr(self, name)))
         for name, rate in (("bytes_per_s", self.bytes_per_s), *self.flops_per_s.items()):
             if not 0 <= rate <= 1e30:
                 raise MachineError(f"device {self.name!r}: {name} is {rate}; 0 to 1e30 is allowed")

@@ -52,8 +52,12 @@ class Placement:
             limits = f"at most {MAX_BYTES}, or -1 for the default"
             raise PlacementError(f"windows_bytes must be one size per device, {limits}")
         array = np.ascontiguousarray(array.astype(kind))
+        array += 0  # minus zero is zero, so that equal placements have equal bytes
         array.flags.writeable = False
         object.__setattr__(self, name, array)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return Placement, (self.devices, self.priorities, self.windows_bytes)  # frozen again when unpickled
 
     @property
     def key(self) -> bytes:

@@ -8,6 +8,7 @@ launch + work. Efficiencies are per class of operation; docs/design.md says wher
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -48,7 +49,8 @@ def costs(graph: OpGraph, machine: Machine) -> Costs:
     """Seconds of every operation on every device, measured where the graph carries a measurement.
 
     What was measured on another model is scaled by the ratio of the two rooflines for that class of
-    operation and counts as estimated, as does what only the roofline gives.
+    operation and counts as estimated, as does what only the roofline gives. Of several models the nearest
+    is scaled from: that whose ratio is nearest to 1, and of equally near ones the first by name.
     """
     seconds = np.zeros((graph.n_ops, len(machine.devices)))
     measured = np.zeros(seconds.shape, bool)
@@ -76,30 +78,55 @@ def _column(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> tuple
     work[free | graph.off_queue] = 0.0
     own = [reference for reference in graph.measured if reference.model == device.model]
     others = [reference for reference in graph.measured if reference.model != device.model]
-    if others and not own and not any(_has_rates(reference) for reference in others):
+    scaled, lost = _scaled(graph, classes, others, device)
+    lost &= ~(free | graph.off_queue | _has_work(graph))
+    if lost.any() and not own and not any(_has_rates(reference) for reference in others):
         raise ProblemError(
             f"seconds were measured on {', '.join(repr(r.model) for r in others)}, whose rates are not known, so they "
             f"cannot be scaled to {device.model!r}. Give the rates in the graph's references, a profile of "
             f"{device.model!r}, or the machine that the graph was measured on."
         )
-    measured_at_all = np.zeros(graph.n_ops, bool)
-    known = np.zeros(graph.n_ops, bool)
-    for reference in others:
-        measured_at_all |= ~np.isnan(reference.seconds)
-        have = np.isfinite(reference.seconds) & ~known & _has_rates(reference)
-        ratio = np.where(have & (reference.seconds > 0), _ratio(graph, classes, reference, device), 1.0)
-        scaled = reference.seconds * ratio
-        launch = np.where(reference.seconds > 0, device.launch_s, 0.0)
-        scaled = np.maximum(launch, scaled) if device.asynchronous else launch + scaled
-        work[have] = scaled[have]
-        known |= have
-    work[measured_at_all & ~known] = np.inf  # it ran nowhere that could be scaled to this device
+    work = np.where(np.isnan(scaled), work, scaled)
+    work[lost] = np.inf  # its work is not known, and it ran nowhere that could be scaled to this device
     have = np.zeros(graph.n_ops, bool)
     for reference in own:
         here = ~np.isnan(reference.seconds)
         work[here] = reference.seconds[here]
         have |= here
     return work, have
+
+
+def _scaled(
+    graph: OpGraph, classes: NDArray[np.int64], others: Sequence[Measured], device: Device
+) -> tuple[Floats, NDArray[np.bool_]]:
+    """Seconds scaled to the device from the nearest of the models (NaN: from none), and what of that was measured.
+
+    Infinite seconds, and those on a model without rates, are never scaled.
+    """
+    nearest, known, given = np.full(graph.n_ops, np.inf), np.zeros(graph.n_ops, bool), np.zeros(graph.n_ops, bool)
+    result = np.full(graph.n_ops, np.nan)
+    for reference in others:  # in order of name, so the first of equally near ones stays
+        seconds = reference.seconds
+        given |= ~np.isnan(seconds)
+        if not _has_rates(reference):
+            continue
+        theirs, ours = _bounds(graph, classes, reference, device)
+        low, high = np.minimum(theirs, ours), np.maximum(theirs, ours)
+        distance = np.divide(high, low, out=np.full(graph.n_ops, np.inf), where=low > 0)
+        take = np.isfinite(seconds) & (theirs > 0) & (~known | (distance < nearest))
+        ratio = np.divide(theirs, ours, out=np.full(graph.n_ops, np.inf), where=ours > 0)
+        busy = take & (seconds > 0)
+        work = np.multiply(seconds, ratio, out=np.zeros(graph.n_ops), where=busy)
+        launch = np.where(busy, device.launch_s, 0.0)
+        result = np.where(take, np.maximum(launch, work) if device.asynchronous else launch + work, result)
+        nearest, known = np.where(take, distance, nearest), known | take
+    return result, given & ~known
+
+
+def _has_work(graph: OpGraph) -> NDArray[np.bool_]:
+    """Operations of which a roofline says more than the launch."""
+    result: NDArray[np.bool_] = (graph.flops > 0) | (graph.bytes_read > 0) | (graph.bytes_written > 0)
+    return result
 
 
 def _has_rates(reference: Measured) -> bool:
@@ -125,14 +152,12 @@ def _work(graph: OpGraph, classes: NDArray[np.int64], device: Device) -> Floats:
     return result
 
 
-def _ratio(graph: OpGraph, classes: NDArray[np.int64], reference: Measured, device: Device) -> Floats:
-    """How much longer the device takes than the reference, by the rate that bounds each class."""
+def _bounds(graph: OpGraph, classes: NDArray[np.int64], reference: Measured, device: Device) -> tuple[Floats, Floats]:
+    """Per operation: the rates of the reference and of the device that bound its class."""
     base = Device("", reference.model, "", None, reference.flops_per_s, reference.bytes_per_s)
     moved = (classes == CLASSES.index("memory")) | (classes == CLASSES.index("free"))
     one, two = _rates(graph, classes, base), _rates(graph, classes, device)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        ratio: Floats = np.where(moved, one[1] / two[1], one[0] / two[0])
-    return np.where(np.isnan(ratio), np.inf, ratio)
+    return np.where(moved, one[1], one[0]), np.where(moved, two[1], two[0])
 
 
 def _makes_only_views(graph: OpGraph) -> NDArray[np.bool_]:

@@ -24,6 +24,8 @@ MODEL = "tesla-v100"
 MAX_LAYERS = MAX_OPERATIONS // 5
 MAX_OUTPUTS = 1000
 """Tensors that one layer makes."""
+MAX_READS = 1_000_000
+"""Tensors that all layers make and read, so that a small file cannot become a large graph."""
 
 KEEPS_OUTPUT = ("relu", "sigmoid", "tanh", "softmax", "logsoftmax")
 """Kinds whose backward reads the layer's output instead of its inputs."""
@@ -34,8 +36,9 @@ VIEWS = ("view", "getitem")
 PASSES_BY = ("getitem", "size")
 """Kinds that, without consumers, are unused parts of an output, not the loss."""
 
-_LAYER = re.compile(r"node([0-9]{1,9}) -- (.*?) -- (forward_compute_time=.*?)(?: -- stage_id=[0-9]{1,9})?\s*")
-_EDGE = re.compile(r"\s*node([0-9]{1,9}) -- node([0-9]{1,9})\s*")
+_LINE = re.compile(r"[^\n]+")
+_LAYER = re.compile(r"node([0-9]{1,9}) -- (.*?) -- (forward_compute_time=.*?)(?: -- stage_id=[0-9]{1,9})?")
+_EDGE = re.compile(r"\s*node([0-9]{1,9}) -- node([0-9]{1,9})")
 _NUMBER = re.compile(r"[0-9]{1,30}(?:\.[0-9]{0,30})?(?:[eE][+-]?[0-9]{1,3})?")
 
 
@@ -70,6 +73,10 @@ def workload_of(text: str, path: object) -> Workload:
     """Return the graph in a profile."""
     layers, inputs = _parse(text, path)
     network = _Network(layers, inputs)
+    count = network.count()
+    if count > MAX_READS:
+        more = f"the layers make and read {count} tensors in all; at most {MAX_READS} are allowed"
+        raise FileError(path, "edges", f"{more}. A layer reads all outputs of another, unless it picks one")
     operations = [*network.forward_pass(), *network.backward_pass()]
     graph = made(lambda: build_graph(graph_name(path), operations, {MODEL: V100_RATES}), path, "")
     members: dict[int, tuple[str, ...]] = {layer.number: () for layer in layers}
@@ -84,28 +91,33 @@ def workload_of(text: str, path: object) -> Workload:
 def _parse(text: str, path: object) -> tuple[list[_Layer], list[list[int]]]:
     """Return the layers in the order in which they run, and the layers that each reads."""
     found: dict[int, _Layer] = {}
-    edges: list[tuple[str, int, int]] = []
-    for n, line in enumerate(text.split("\n"), 1):
-        place = f"line {n}"
-        if not line.strip():
+    edges: list[tuple[int, int, int]] = []
+    n, start, outputs = 1, 0, 0
+    for row in _LINE.finditer(text):
+        n, start = n + text.count("\n", start, row.start()), row.start()
+        line, place = row[0].rstrip(), f"line {n}"
+        if not line:
             continue
         if edge := _EDGE.fullmatch(line):
-            edges.append((place, int(edge[1]), int(edge[2])))
+            edges.append((n, int(edge[1]), int(edge[2])))
+            if len(edges) > MAX_READS:
+                raise FileError(path, place, f"more than {MAX_READS} edges")
             continue
         layer = _layer(line, path, place)
         if layer.number in found:
             raise FileError(path, place, f"node{layer.number} is given twice")
         found[layer.number] = layer
-        if len(found) > MAX_LAYERS:
-            raise FileError(path, place, f"more than {MAX_LAYERS} layers")
+        outputs += len(layer.activations)
+        if len(found) > MAX_LAYERS or outputs > MAX_READS:
+            raise FileError(path, place, f"more than {MAX_LAYERS} layers, or than {MAX_READS} outputs of layers")
     # Numbers were given in the order in which the network ran.
     layers = sorted(found.values(), key=lambda layer: layer.number)
     at = {layer.number: i for i, layer in enumerate(layers)}
     before: list[dict[int, None]] = [{} for _ in layers]
-    for place, source, target in edges:
+    for n, source, target in edges:
         for number in (source, target):
             if number not in at:
-                raise FileError(path, place, f"no layer is called node{number}")
+                raise FileError(path, f"line {n}", f"no layer is called node{number}")
         before[at[target]][at[source]] = None
     rows = [list(row) for row in before]
     order = topological(rows, [f"node{layer.number}" for layer in layers], path, "edges")
@@ -166,6 +178,8 @@ class _Network:
 
     def __init__(self, layers: Sequence[_Layer], inputs: Sequence[Sequence[int]]) -> None:
         self.layers, self.inputs = layers, inputs
+        self.forward = [layer.forward for layer in layers]
+        self.backward = [layer.name("backward") for layer in layers]
         self.consumers: list[list[int]] = [[] for _ in layers]
         for v, row in enumerate(inputs):
             for u in row:
@@ -174,6 +188,8 @@ class _Network:
         self.trained = self._trained()
         self.gradients = [[u for u in row if self.trained[u]] for row in inputs]
         """For every layer, the inputs of which its backward makes a gradient, in order of output."""
+        self.slots = [{u: k for k, u in enumerate(row)} for row in self.gradients]
+        """For every layer, by input: which output of its backward is that gradient."""
 
     def _trained(self) -> list[bool]:
         """Return which layers have a backward: what learns, or stands between that and a loss, or took time."""
@@ -197,13 +213,18 @@ class _Network:
             for v, layer in enumerate(layers)
         ]
 
-    def _read(self, u: int, v: int) -> list[int]:
+    def count(self) -> int:
+        """Return how many tensors the layers make and read, in the forward pass alone."""
+        made = sum(len(layer.activations) for layer in self.layers)
+        return made + sum(len(self._read(u, v)) for v, row in enumerate(self.inputs) for u in row)
+
+    def _read(self, u: int, v: int) -> range:
         """Return which outputs of layer u layer v reads: all, unless it picks one."""
         count = len(self.layers[u].activations)
         picked = re.match(r"__getitem__\(([0-9]{1,6})\)", self.layers[v].description)
         if picked and count > 1 and int(picked[1]) < count:
-            return [int(picked[1])]
-        return list(range(count))
+            return range(int(picked[1]), int(picked[1]) + 1)
+        return range(count)
 
     def _storage(self, v: int) -> tuple[int, int] | None:
         """Return the (layer, output) whose bytes the only output of layer v shares, if any."""
@@ -223,7 +244,7 @@ class _Network:
 
     def _activations(self, v: int) -> list[tuple[str, int]]:
         """Return the tensors that layer v reads."""
-        return [(self.layers[u].forward, k) for u in self.inputs[v] for k in self._read(u, v)]
+        return [(self.forward[u], k) for u in self.inputs[v] for k in self._read(u, v)]
 
     def _size(self, u: int, v: int) -> int:
         """Return the bytes of layer u that layer v reads."""
@@ -241,7 +262,7 @@ class _Network:
                 operations.append(Operation(name, "parameter", "parameter", scope, outputs=made_here))
                 reads.append(name)
             storage, in_place = self.storage[v], _writes_in_place(layer)
-            base = None if storage is None else (self.layers[storage[0]].forward, storage[1])
+            base = None if storage is None else (self.forward[storage[0]], storage[1])
             kept = not self.consumers[v] and not any(self.trained)
             outputs = [
                 Tensor(size, storage=base, in_place=base is not None and in_place, output=kept)
@@ -278,10 +299,10 @@ class _Network:
         """Return the backward operation of a layer."""
         layer = self.layers[v]
         reads: list[str | tuple[str, int]] = [
-            (self.layers[w].name("backward"), self.gradients[w].index(v)) for w in self.consumers[v] if self.trained[w]
+            (self.backward[w], self.slots[w][v]) for w in self.consumers[v] if self.trained[w]
         ]
         taken = sum(self._size(v, w) for w in self.consumers[v] if self.trained[w])
-        own = [(layer.forward, k) for k in range(len(layer.activations))]
+        own = [(self.forward[v], k) for k in range(len(layer.activations))]
         if not reads or layer.kind in KEEPS_OUTPUT:  # a loss is computed from the output
             reads += own
             taken += sum(layer.activations)
