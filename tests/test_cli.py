@@ -239,10 +239,12 @@ def test_compare_lists_the_best_first(fork8):
 def test_compare_prints_a_table(fork8):
     """Aligned text off a terminal: one line per method, one column per pool."""
     result = place("compare", fork8, "--machine", "k40x2", "--methods", "single:cpu:0,round-robin", "--quiet")
-    titles, *rows, last = result.stdout.splitlines()
-    assert titles.split() == ["method", "step", "gap", "feasible", *POOLS, "seconds", "evaluations"]
+    titles, *rows, space, parallel, measured = result.stdout.splitlines()
+    assert titles.split() == ["method", "step", "feasible", *POOLS, "seconds", "evaluations"]
     assert [row.split()[0] for row in rows] == ["round-robin", "single:cpu:0"]
-    assert last.startswith("parallelism 5.67")
+    assert space == ""
+    assert parallel.startswith("parallelism 5.67")
+    assert measured == "0% of the predicted time rests on measured costs"
     assert result.stderr == ""
 
 
@@ -519,6 +521,59 @@ def test_colour_on_a_terminal_unless_no_color(plain):
     assert (b"36m" in seen) is not plain
     assert "─".encode() in seen
     assert b"k40x2" in seen
+
+
+def test_a_table_too_wide_for_the_terminal_breaks_no_cell(fork8):
+    """On a narrow terminal `compare` shows the fullest pool instead of all, and no figure is split over lines."""
+    ours, theirs = pty.openpty()
+    env = dict(os.environ) | {"TERM": "xterm", "COLUMNS": "84"}
+    command = [sys.executable, "-m", "placewright", "compare", str(fork8), "--machine", "k40x2", "--quiet"]
+    command += ["--methods", "single:cpu:0,round-robin"]
+    with subprocess.Popen(command, stdout=theirs, env=env) as run:
+        os.close(theirs)
+        seen = b""
+        while True:
+            try:
+                part = os.read(ours, 65536)
+            except OSError:
+                break
+            if not part:
+                break
+            seen += part
+        assert run.wait() == 0
+    os.close(ours)
+    lines = seen.decode().splitlines()
+    assert any("fullest pool" in line for line in lines)
+    assert sum("round-robin" in line for line in lines) == 1
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in lines) <= 84
+
+
+def test_separate_is_no_wrong_usage():
+    """A constraint that keeps operations apart is planned with; methods that cannot keep it are left out."""
+    graph = Path(__file__).parents[1] / "examples" / "two_towers.json.gz"
+    apart = ["--machine", "k40x2", "--constraint", "separate:image.pixels,text.tokens", "--evaluations", "50"]
+    assert answer("plan", graph, *apart, "--method", "random")["feasible"]
+    result = place("compare", graph, *apart, "--json")
+    assert result.exit_code == 0
+    methods = [entry["method"] for entry in json.loads(result.stdout)]
+    assert "random" in methods
+    assert "single:gpu:0 left out" in result.stderr
+
+
+def test_no_command_shows_the_help():
+    """The bare command shows its help once, with the exit code of wrong usage."""
+    result = place()
+    assert result.exit_code == 2
+    assert result.stderr.count("Usage:") == 1
+    assert "error:" not in result.stderr
+
+
+def test_a_plan_can_be_written_to_a_pipe(fork8):
+    """`-o` with a device that is a pipe writes the plan into it."""
+    run = start("plan", fork8, "--machine", "k40x2", "--method", "round-robin", "--json", "-o", "/dev/stderr")
+    err = run.communicate()[1]
+    assert run.returncode == 0, err
+    assert '"schema": "placewright.plan/1"' in err
 
 
 def test_no_colour_off_a_terminal():

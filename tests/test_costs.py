@@ -239,14 +239,75 @@ def test_a_model_that_cannot_run_it(machine):
     assert table.seconds[0].tolist() == pytest.approx([4e-3 + 2e-6, 4e-4, 4e-4])
 
 
-def test_the_first_model_with_rates_is_scaled_from(machine):
-    """Of several other models, the first by name that has seconds and rates is scaled from, in whatever order given."""
+@pytest.mark.parametrize(
+    ("measured_s", "host_s", "card_s"),
+    [
+        # The card's 1e12 flop/s are those of `fast`, so 7e-3 on it; K's 4e11 are 4 times the host's, fast's are 10.
+        ({"bare": 9.0, "K": 1e-3, "fast": 7e-3}, 4e-3 + 2e-6, 7e-3),
+        # What is not measured on the nearest, or is infinite there, is scaled from the next: 1e-3 * 0.4, 7e-3 * 10.
+        ({"bare": 9.0, "K": 1e-3, "fast": np.inf}, 4e-3 + 2e-6, 4e-4),
+        ({"bare": 9.0, "fast": 7e-3}, 70e-3 + 2e-6, 7e-3),
+        # Zero seconds on the nearest are zero seconds.
+        ({"K": 1e-3, "fast": 0.0}, 4e-3 + 2e-6, 0.0),
+    ],
+)
+def test_the_nearest_model_is_scaled_from(machine, measured_s, host_s, card_s):
+    """Of several other models with rates, the one whose rate is nearest by ratio counts, in whatever order given."""
     fast = {"flops_per_s": {"float32": 1e12}, "bytes_per_s": 1e11}
-    given = {"A": 9.0, "K": 1e-3, "fast": 7e-3}
-    for order in (given, dict(reversed(given.items()))):
-        assert scaled(machine, "matmul", order, {"K": RATES, "fast": fast}).seconds[0, 1] == pytest.approx(4e-4)
-    del given["K"]
-    assert scaled(machine, "matmul", given, {"fast": fast}).seconds[0, 1] == pytest.approx(7e-3)
+    rates = {model: rate for model, rate in {"K": RATES, "fast": fast}.items() if model in measured_s}
+    for order in (measured_s, dict(reversed(measured_s.items()))):
+        found = scaled(machine, "matmul", order, rates).seconds[0]
+        assert found.tolist() == pytest.approx([host_s, card_s, card_s], rel=1e-12)
+
+
+def test_the_nearest_model_is_that_of_the_operation(machine):
+    """What computes and what moves bytes may each have another nearest model."""
+    near = {"wide": {"flops_per_s": {"float32": 1e13}, "bytes_per_s": 1e11},
+            "quick": {"flops_per_s": {"float32": 1e12}, "bytes_per_s": 1e9}}  # fmt: skip
+    seconds_ = {"wide": 1.0, "quick": 2.0}
+    ops = [Operation("mm", "matmul", measured_s=seconds_), Operation("relu", "relu", measured_s=seconds_)]
+    assert costs(build_graph("g", ops, near), machine).seconds[:, 1].tolist() == [2.0, 1.0]
+
+
+def test_equally_near_models_go_by_name(machine):
+    """Twice as fast and half as fast are equally near, so the name decides, not the order."""
+    fast, slow = ({"flops_per_s": {"float32": rate}, "bytes_per_s": 1e11} for rate in (2e12, 5e11))
+    for rates, card_s in (({"b": fast, "c": slow}, 2.0), ({"b": slow, "c": fast}, 0.5)):
+        for order in ({"b": 1.0, "c": 1.0}, {"c": 1.0, "b": 1.0}):
+            assert scaled(machine, "matmul", order, rates).seconds[0, 1] == card_s
+
+
+def test_a_rate_that_is_not_known_for_a_type_cannot_be_scaled_from(machine):
+    """A model that lists a rate of 0 for what bounds the operation is passed over."""
+    none = {"flops_per_s": {"float32": 0.0, "int8": 1e12}, "bytes_per_s": 1e11}
+    table = scaled(machine, "matmul", {"A": 1.0, "K": 1e-3}, {"A": none, "K": RATES})
+    assert table.seconds[0, 1] == pytest.approx(4e-4)
+
+
+@pytest.mark.parametrize(("model", "seconds_"), [("K", np.inf), ("bare", 1e-3), ("bare", np.inf)])
+def test_what_cannot_be_scaled_has_its_roofline(machine, model, seconds_):
+    """Seconds that are infinite or of a model without rates are not carried over where a roofline is known."""
+    references = {"K": RATES} if model == "K" else {}
+    for figures, host_s, card_s in (({"flops": 7e6}, 102e-6, 10e-6), ({"bytes_read": 750_000}, 102e-6, 10e-6)):
+        table = scaled(machine, "matmul", {model: seconds_}, references, **figures)
+        assert table.seconds[0].tolist() == pytest.approx([host_s, card_s, card_s])
+        assert not table.measured.any()
+    for figures in ({"phase": "input"}, {"kind": "view"}):
+        op = Operation(**{"name": "x", "measured_s": {model: seconds_}, **figures})
+        assert costs(build_graph("g", [op], references), machine).seconds.tolist() == [[0, 0, 0]]
+
+
+def test_what_cannot_be_scaled_and_has_no_roofline_cannot_run(machine):
+    """Where nothing but infinite seconds elsewhere is known of an operation, nothing says that it can run."""
+    assert scaled(machine, "matmul", {"K": np.inf}).seconds.tolist() == [[np.inf] * 3]
+    assert scaled(machine, "matmul", {"K": np.inf, "card": 1.0}).seconds.tolist() == [[np.inf, 1.0, 1.0]]
+
+
+def test_rates_far_apart_are_no_fault(machine):
+    """A ratio beyond what a number can be is infinite."""
+    tiny = {"flops_per_s": {"float32": 1e30}, "bytes_per_s": 1e30}
+    slow = replace(machine, devices=(Device("npu", "npu", "dram", None, {"float32": 1e-300}, 1e-300),), routes=())
+    assert scaled(slow, "matmul", {"K": 1.0}, {"K": tiny}).seconds.tolist() == [[np.inf]]
 
 
 @pytest.mark.parametrize("rates", [{}, {"flops_per_s": {"float32": 1e12}}, {"bytes_per_s": 1e11}])

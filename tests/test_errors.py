@@ -115,6 +115,29 @@ def test_unknown_name_lists_forty(count, told):
     assert (f"({count} in all)" in text) == told
 
 
+@pytest.mark.parametrize(
+    ("asked", "names", "told"),
+    [
+        ("op7x", [f"op{k}" for k in range(2000)], True),
+        ("op7x", [f"op{k}" for k in range(2001)], False),
+        ("a" * 99, ["a" * 100], True),
+        ("a" * 101, ["a" * 100], False),
+        ("a" * 100, ["a" * 101], False),
+    ],
+)
+def test_near_misses_are_looked_for_where_that_is_quick(asked, names, told):
+    """Names are compared only if they are few, and only short ones."""
+    assert ("Did you mean" in str(UnknownNameError("operation", asked, names))) == told
+
+
+def test_names_are_cut_to_length():
+    """A message never holds more of a name than a hundred characters, nor takes long for many and long names."""
+    names = [f"{k}" + "x" * 1000 for k in range(100_000)]
+    text = str(UnknownNameError("operation", "y" * 10**6, names))
+    assert text.startswith("unknown operation '" + "y" * 97 + "...'. Known: 0" + "x" * 96 + "..., 1x")
+    assert len(text) < 5000
+
+
 def test_missing_extra_gives_the_command():
     """A MissingExtraError says what needs the extra and how to install it."""
     assert str(MissingExtraError("reading .onnx", "onnx")) == (

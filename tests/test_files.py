@@ -71,6 +71,17 @@ def test_files_that_are_not_there_or_no_files(tmp_path):
             read_graph(path)
 
 
+@pytest.mark.timeout(20)
+def test_a_pipe_or_a_device_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "pipe.json")
+    for path in (tmp_path / "pipe.json", "/dev/null", "/dev/zero"):
+        with pytest.raises(FileError, match="is not a regular file"):
+            read_graph(path)
+    (tmp_path / "real.txt").write_text("x")
+    (tmp_path / "link.txt").symlink_to("real.txt")
+    assert read_text(tmp_path / "link.txt") == "x"
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [

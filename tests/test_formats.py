@@ -14,7 +14,8 @@ import numpy as np
 import pytest
 from jsonschema import Draft202012Validator
 
-from placewright import formats, graph_format
+from placewright import files, formats, graph_format
+from placewright.costs import roofline
 from placewright.errors import FileError, InputError
 from placewright.fingerprints import workload_fingerprint
 from placewright.formats import (
@@ -26,6 +27,7 @@ from placewright.formats import (
     write_graph,
 )
 from placewright.graph import OpGraph
+from placewright.machine import Device, Machine, Pool
 from placewright.operations import Operation, Tensor, build_graph
 from tests.strategies import random_problem
 from tests.test_plan import plan
@@ -116,11 +118,53 @@ def test_random_graphs_are_read_back_as_they_were_written():
         assert workload_fingerprint(graph) == workload_fingerprint(again)
 
 
-def test_the_order_of_measured_models_survives_as_costs_are_scaled_from_the_first():
+def test_measured_models_are_in_order_of_name_whatever_order_they_were_given_in():
     graph = rich_graph()
-    assert [m.model for m in graph.measured] == ["fast", "slow"]
     turned = graph.with_measured(*graph.measured[::-1])
-    assert [m.model for m in loads_graph(dumps_graph(turned)).measured] == ["slow", "fast"]
+    assert [m.model for m in turned.measured] == ["fast", "slow"]
+    assert dumps_graph(turned) == dumps_graph(graph)
+
+
+def test_costs_do_not_depend_on_the_order_of_keys():
+    card = Device("d", "card", "p", None, {"float32": 1e12}, 1e11)
+    machine = Machine("one", (card,), (Pool("p", 1 << 30),), (), ())
+    rates = {m: {"flops_per_s": {"float32": rate}, "bytes_per_s": 1e11} for m, rate in (("a", 1e11), ("b", 1e13))}
+    seconds = {"a": 1.0, "b": 5.0}
+    found = set()
+    for one in (rates, dict(reversed(rates.items()))):
+        for two in (seconds, dict(reversed(seconds.items()))):
+            text = graph_text({"name": "x", "kind": "matmul", "measured_s": two}, references=one)
+            found.add(float(roofline.costs(loads_graph(text), machine).seconds[0, 0]))
+    assert len(found) == 1
+
+
+def test_too_many_device_models_are_named_with_their_place():
+    def ops(count: int) -> list[object]:
+        return [{"name": f"op{i}", "measured_s": {f"m{i}": 1}} for i in range(count)]
+
+    assert len(loads_graph(graph_text(*ops(64))).measured) == 64
+    error = fault(graph_text(*ops(70)))
+    assert (error.place, error.problem[:28]) == ("operations[64].measured_s", "more than 64 device models i")
+    error = fault(graph_text(references={f"m{i}": {} for i in range(65)}))
+    assert error.place == "references"
+
+
+def test_a_document_with_too_many_marks_is_refused_before_it_is_parsed(monkeypatch):
+    monkeypatch.setattr(files, "MAX_MARKS", 9)
+    monkeypatch.setattr(files.json, "loads", lambda *_, **__: pytest.fail("it was parsed"))
+    assert "has 10 brackets, braces and commas; at most 9" in str(fault("[[],[],{},[],[]"))
+    with pytest.raises(FileError, match="at most 9"):
+        write_graph(rich_graph(), "never-written.json")
+    assert not os.path.exists("never-written.json")
+
+
+def test_a_large_graph_has_far_fewer_marks_than_are_allowed():
+    names = [f"layers.{i}.op" for i in range(1000)]
+    ops = [Operation(name, "linear", scope=name[:-3], flops=1e9, bytes_read=1, colocation=str(i // 7),
+           inputs=names[max(0, i - 3) : i], outputs=[Tensor(1024, shape=(2, i, 4))], measured_s={"m": 1e-3})
+           for i, name in enumerate(names)]  # fmt: skip
+    text = dumps_graph(build_graph("big", ops))
+    assert 100 * sum(map(text.count, "[{,")) < files.MAX_MARKS / 4  # of a hundred thousand operations
 
 
 def test_defaults_are_left_out_and_infinite_seconds_are_null():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import time
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from placewright.fingerprints import graph_fingerprint, workload_fingerprint
 from placewright.formats import dumps_graph, loads_graph
 from placewright.graph import BACKWARD, FORWARD, INPUT, PARAMETER, STORE, UPDATE
-from placewright.importers import read_workload
+from placewright.importers import pipedream, read_workload
 from placewright.workload import Workload
 from tests.test_importers import SHARED, fault, load, needs_shared
 
@@ -184,6 +185,69 @@ def test_faults_of_pipedream_files_are_named_with_their_place(tmp_path, line, pl
     error = fault(tmp_path, layer(1, "ReLU()") + "\n" + line)
     assert error.place == place
     assert message in error.problem
+
+
+def test_blanks_take_linear_time(tmp_path):
+    blanks = " " * 500_000
+    start = time.process_time()
+    error = fault(tmp_path, layer(1, "ReLU()") + blanks + "a")
+    assert error.place == "line 1"
+    assert "node1 -- node1" + blanks + "a" not in str(fault(tmp_path, "node1 -- node1" + blanks + "a"))
+    assert load(tmp_path, layer(1, "ReLU()") + blanks + "\n" + blanks + "\n").graph.n_ops == 2
+    assert time.process_time() - start < 5
+
+
+def test_many_consumers_take_linear_time():
+    count = 40_000
+    lines = [layer(n, "Linear(4)", held=4) for n in range(1, count + 1)] + [layer(count + 1, "Concat()")]
+    lines += [f"node{n} -- node{count + 1}" for n in range(1, count + 1)]
+    network = pipedream._Network(*pipedream._parse("\n".join(lines), "f.txt"))
+    start = time.process_time()
+    operations = network.backward_pass()
+    assert time.process_time() - start < 4
+    assert operations[1].inputs[0] == (f"node{count + 1}.backward", count - 1)
+
+
+def test_all_that_is_made_and_read_is_counted_before_a_graph_is_built(tmp_path, monkeypatch):
+    lines = [
+        layer(1, "LSTM(4)", out="[8; 8; 8; 8]"), layer(2, "Linear(4)"), layer(3, "__getitem__(1)", out=8),
+        layer(4, "Linear(4)"), "node1 -- node2", "node1 -- node3", "node3 -- node4",
+    ]  # fmt: skip
+    # Made are 4 + 1 + 1 + 1 tensors, and read are 4 + 1 + 1.
+    monkeypatch.setattr(pipedream, "MAX_READS", 13)
+    assert load(tmp_path, "\n".join(lines)).graph.n_ops
+    monkeypatch.setattr(pipedream, "MAX_READS", 12)
+    monkeypatch.setattr(pipedream, "build_graph", lambda *_: pytest.fail("it was built"))
+    error = fault(tmp_path, "\n".join(lines))
+    assert error.place == "edges"
+    assert "make and read 13 tensors in all; at most 12" in error.problem
+
+
+def test_a_small_file_takes_little_memory(tmp_path):
+    wide = layer(1, "LSTM(4)", out="[" + "; ".join(["8"] * 1000) + "]")
+    lines = [wide] + [f"{layer(n, 'Linear(4)')}\nnode1 -- node{n}" for n in range(2, 4002)]
+    error = fault(tmp_path, "\n".join(lines))
+    assert "the layers make and read 4005000 tensors in all; at most 500000 are allowed" in error.problem
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "message"),
+    [
+        ("MAX_LAYERS", "line 3", "more than 2 layers"),
+        ("MAX_READS", "line 3", "or than 2 outputs of layers"),
+        ("MAX_LINE", "line 1", "characters; at most 2 are allowed in a line"),
+    ],
+)
+def test_limits_of_pipedream_files(tmp_path, monkeypatch, name, place, message):
+    monkeypatch.setattr(pipedream, name, 2)
+    error = fault(tmp_path, CHAIN)
+    assert (error.place, message in error.problem) == (place, True)
+
+
+def test_too_many_edges_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(pipedream, "MAX_READS", 2)
+    error = fault(tmp_path, "\n".join([layer(1, "ReLU()"), layer(2, "ReLU()"), *["node1 -- node2"] * 3]))
+    assert (error.place, error.problem) == ("line 5", "more than 2 edges")
 
 
 @needs_shared

@@ -111,6 +111,27 @@ def test_a_reason_of_any_length_can_be_written():
     assert len(reason) == 1000
 
 
+def test_what_a_prediction_may_say_can_be_written_and_read():
+    for size in ((1 << 60) + 1, 1 << 62, (1 << 63) - 1):
+        made = plan(prediction=prediction(peak_bytes={"gpu:0": size}, over_bytes={"gpu:0": size}))
+        assert loads_plan(dumps_plan(made)) == made
+    with pytest.raises(InputError, match="peak_bytes holds a size outside 0 to 9223372036854775807"):
+        prediction(peak_bytes={"gpu:0": 1 << 63})
+
+
+def test_what_a_problem_and_a_placement_may_say_can_be_written_and_read():
+    long = parse_constraint("pin:a*" + "," + "b" * (1000 - len("pin:a*,=gpu:0")) + "=gpu:0")
+    p = problem(constraints=(parse_constraint("pin:a=gpu:0"),))
+    chosen = p.placement([0, 1, 1], [1e30, -1e30, 0.1], [1 << 60, -1])
+    made = plan(chosen, p, constraints=(str(long),))
+    assert len(made.constraints[0]) == 1000
+    assert loads_plan(dumps_plan(made)) == made
+    assert loads_plan(dumps_plan(made)).placement(p) == chosen
+    for wrong in (math.inf, math.nan, -1.01e30):
+        with pytest.raises(InputError, match="the priority of operation 'a'"):
+            plan(priorities={"a": wrong})
+
+
 def test_an_operation_without_priority_has_priority_0_and_a_device_without_window_the_default():
     p = problem()
     made = plan(priorities={"b": None, "c": 3.0}, windows_bytes={"gpu:1": 64})

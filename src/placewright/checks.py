@@ -16,6 +16,12 @@ from placewright.errors import FileError, InputError
 MAX_BYTES = 1 << 60
 """No size may exceed this: an exbibyte, far above any memory and far below int64."""
 
+DTYPES = (
+    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex32", "complex64"),
+    *("complex128", "int64", "int32", "int16", "int8", "uint8", "bool"),
+)
+"""Types of numbers, by PyTorch's names."""
+
 _UNITS = {"": 1, "b": 1, "kb": 10**3, "mb": 10**6, "gb": 10**9, "tb": 10**12}
 _UNITS |= {"kib": 1 << 10, "mib": 1 << 20, "gib": 1 << 30, "tib": 1 << 40}
 _SIZE = re.compile(r"\s*([0-9]+(?:\.[0-9]+)?)\s*([A-Za-z]*)\s*")

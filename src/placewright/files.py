@@ -166,20 +166,27 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
             file.write(data)
         data = buffer.getvalue()
     try:
+        if not _is_replaceable(path):  # a pipe or a terminal, behind a link or not
+            Path(path).write_bytes(data)
+            return
         _write_atomically(Path(os.path.realpath(path)), data)
     except (OSError, ValueError) as error:
         raise FileError(path, "", f"cannot be written: {error}") from None
 
 
+def _is_replaceable(path: str | os.PathLike[str]) -> bool:
+    """Whether a file can be put in the place of what is there: nothing, or a regular file."""
+    try:
+        mode = os.stat(path).st_mode
+    except FileNotFoundError:
+        return True
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError("it is a folder")
+    return stat.S_ISREG(mode)
+
+
 def _write_atomically(target: Path, data: bytes) -> None:
     """Write to a temporary file in the same folder, force it to disk, and rename it."""
-    with contextlib.suppress(FileNotFoundError):
-        mode = os.stat(target).st_mode
-        if stat.S_ISDIR(mode):
-            raise IsADirectoryError("it is a folder")
-        if not stat.S_ISREG(mode):  # a pipe or a terminal cannot be replaced
-            target.write_bytes(data)
-            return
     temporary = target.with_name(f".{target.name[:100]}.{secrets.token_hex(8)}.tmp")
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666), "wb") as file:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.checks import MAX_BYTES, FrozenDict
+from placewright.checks import DTYPES, MAX_BYTES, FrozenDict
 from placewright.errors import GraphError, UnknownNameError
 
 PHASES = ("input", "parameter", "forward", "backward", "update", "store")
@@ -271,6 +271,8 @@ def _fail_tensor(g: OpGraph, bad: NDArray[Any], problem: str) -> None:
 def _check_values(g: OpGraph) -> None:
     _fail(g, (g.phase < 0) | (g.phase >= len(PHASES)), f"phase must be one of {', '.join(PHASES)}")
     _fail(g, ~np.isfinite(g.flops) | (g.flops < 0), "flops must be a finite number, not negative")
+    unknown = np.array([dtype not in DTYPES for dtype in g.dtypes], bool)
+    _fail(g, unknown, f"dtype must be one of {', '.join(DTYPES)}")
     for name in ("bytes_read", "bytes_written", "workspace_bytes"):
         value = getattr(g, name)
         _fail(g, (value < 0) | (value > MAX_BYTES), f"{name} must be in 0 to {MAX_BYTES}")

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from placewright.checks import Fields, describe, find_cycle
+from placewright.checks import DTYPES, Fields, describe, find_cycle
 from placewright.documents import MAX_NUMBER, by_field, checked, document, encode, mapping, number, rates, seconds
 from placewright.errors import FileError, InputError, UnknownNameError
 from placewright.files import check_schema
@@ -127,7 +127,7 @@ _OPERATION: dict[str, Callable[[Fields, str], Any]] = {
     "bytes_read": Fields.integer,
     "bytes_written": Fields.integer,
     "workspace_bytes": Fields.integer,
-    "dtype": Fields.text,
+    "dtype": lambda table, name: table.choice(name, DTYPES),
     "inputs": _references,
     "after": Fields.texts,
     "outputs": _outputs,

@@ -20,7 +20,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Final
 
-from placewright.checks import Fields, describe
+from placewright.checks import DTYPES, Fields, describe
 from placewright.errors import FileError, MachineError, UnknownNameError
 from placewright.machine import MAX_CHANNELS, MAX_DEVICES, Channel, Device, Machine, Pool, Route
 
@@ -28,10 +28,6 @@ SCHEMA: Final = "placewright.machine/1"
 MAX_FILE_BYTES: Final = 4 << 20
 MAX_NAME: Final = 100
 MAX_CHANNEL_NAME: Final = 300  # it is made of two names
-DTYPES: Final = (
-    *("float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "complex32", "complex64"),
-    *("complex128", "int64", "int32", "int16", "int8", "uint8", "bool"),
-)
 CLASSES: Final = ("matmul", "convolution", "attention", "recurrent", "memory", "free")
 """The classes that `costs.roofline` knows; a test compares the two."""
 

@@ -45,8 +45,9 @@ def search(
 ) -> Result:
     """Search for a good placement.
 
-    `method` is a name or a placer; `stop` says when to end (a method that never ends by itself needs one);
-    `seed` fixes all randomness; `watch` is told of the progress after every batch.
+    `method` is a name or a placer. `stop` says when to end; without it a method runs until it has no more to
+    ask, and `random`, which never ends by itself, for 10 s. `seed` fixes all randomness; `watch` is told of
+    the progress after every batch.
     """
     from placewright.stop import Seconds
 

@@ -82,8 +82,7 @@ def parse_constraint(text: str) -> Constraint:
         rest, equals, devices = rest.rpartition("=")
         if not equals or not rest or not devices:
             raise InputError(f"constraint {text!r}: write {kind}:PATTERN=DEVICE[,DEVICE]")
-    split = tuple(part for part in rest.split(",") if part)
-    where = tuple(part for part in devices.split(",") if part)
+    split, where = (tuple(filter(None, names.split(","))) for names in (rest, devices))
     if not split or (devices and not where):
         raise InputError(f"constraint {text!r}: names nothing but commas")
     if kind == "separate" and len(split) < 2:
@@ -91,7 +90,7 @@ def parse_constraint(text: str) -> Constraint:
     return _KINDS[kind](split, where)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Problem:
     """What is to be placed, where, and by what measure. Variants by `replace`."""
 
@@ -119,6 +118,10 @@ class Problem:
         if np.any((idle != 0) & np.isfinite(idle)):
             raise ProblemError("costs of inputs, parameters and stores must be 0, or infinite where they may not live")
         self._check_solvable()
+
+    def __repr__(self) -> str:
+        question = f"{self.objective}, {self.discipline}, {len(self.constraints)} constraints"
+        return f"Problem({self.graph.name!r}, {self.n_ops} operations, on {self.machine.name!r}; {question})"
 
     def replace(self, **changes: Any) -> Problem:
         """The same problem with some fields changed; a new graph or machine gets new costs unless given."""
@@ -301,9 +304,7 @@ class Problem:
         own = (graph.tensor_storage == np.arange(graph.n_tensors)) & ~graph.persistent
         need = graph.workspace_bytes.copy()
         np.add.at(need, graph.tensor_op[own], graph.tensor_bytes[own])
-        if not self.n_ops:
-            return
-        room = np.where(self.choices, capacity[None, :], -1).max(axis=1)[self.groups]
+        room = np.where(self.choices, capacity[None, :], -1).max(axis=1, initial=-1)[self.groups]
         for i in np.flatnonzero(need > room)[:1].tolist():
             raise InfeasibleError(
                 f"operation {graph.op_names[i]!r} needs {format_bytes(int(need[i]))} for its outputs and workspace; "

@@ -13,10 +13,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from placewright.checks import format_bytes, format_seconds
-from placewright.errors import InfeasibleError, SearchError
+from placewright.checks import describe, format_bytes, format_seconds
+from placewright.errors import InfeasibleError, InputError, SearchError
 from placewright.evaluate import Evaluation, Evaluator, SimulatorEvaluator
 from placewright.placement import Placement
+from placewright.predict import measured_share
 from placewright.problem import Problem
 from placewright.sim import Outcome, Simulator
 from placewright.stop import Criterion, Never, Progress
@@ -49,7 +50,7 @@ class Placer(ABC):
         return None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Result:
     """What a search found: the best placement, how good it is proved to be, and how it went."""
 
@@ -66,6 +67,12 @@ class Result:
     """`finished` (the placer had no more to ask), `stopped` (by a criterion) or `interrupted`."""
     improvements: tuple[tuple[int, float], ...] = ()
     """(evaluations, value in seconds) at each improvement of the best feasible value."""
+
+    def __repr__(self) -> str:
+        return (
+            f"Result({self.method!r} on {self.problem!r}: {format_seconds(self.value_s)}, "
+            f"{'feasible' if self.feasible else 'infeasible'}, {self.evaluations} evaluations, {self.ended})"
+        )
 
     @property
     def feasible(self) -> bool:
@@ -100,6 +107,9 @@ class Result:
             room = format_bytes(pool.capacity_bytes)
             over_text = f", {format_bytes(over)} too much" if over else ""
             lines.append(f"memory {pool.name}: {format_bytes(peak)} of {room}{over_text}")
+        if self.placement is not None:
+            share = measured_share(problem, self.placement)
+            lines.append(f"{share:.0%} of the predicted time rests on measured costs")
         return "\n".join([*lines, cost])
 
 
@@ -114,6 +124,8 @@ def run_search(
 ) -> Result:
     """Let `placer` search until `stop`, or until it has no more to ask; Ctrl-C ends it with the best so far."""
     stop = stop or Never()
+    if not isinstance(stop, Criterion):
+        raise InputError(f"stop is {describe(stop)}; a criterion such as stop.Seconds(10) or stop.Evaluations(1000)")
     evaluator = evaluator or SimulatorEvaluator(problem)
     if evaluator.problem is not problem:
         raise SearchError("the evaluator was made for another problem")

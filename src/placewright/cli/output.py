@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from typing import Any, TextIO
@@ -53,7 +54,7 @@ class Output:
         """Print a table; a title that begins with `>` aligns its column to the right."""
         names = [title.removeprefix(RIGHT) for title in titles]
         right = [title.startswith(RIGHT) for title in titles]
-        if not is_terminal(sys.stdout):
+        if not is_terminal(sys.stdout) or not self.fits(titles, rows):  # a cell is never broken over lines
             click.echo(_aligned([names, *rows], right))
             return
         from rich import box
@@ -61,11 +62,21 @@ class Output:
         from rich.text import Text
 
         table = Table(box=box.SIMPLE_HEAD, header_style="bold cyan", pad_edge=False)
-        for name, is_right in zip(names, right, strict=True):
-            table.add_column(Text(name), justify="right" if is_right else "left", overflow="fold")
+        for k, (name, is_right) in enumerate(zip(names, right, strict=True)):
+            prose = k == len(names) - 1 and not is_right  # a description at the end may take several lines
+            table.add_column(Text(name), justify="right" if is_right else "left", no_wrap=not prose)
         for row in rows:
             table.add_row(*(Text(cell) for cell in row))
         _console().print(table)
+
+    def fits(self, titles: Sequence[str], rows: Sequence[Sequence[str]]) -> bool:
+        """Whether a table is no wider than the terminal; elsewhere everything fits."""
+        if not is_terminal(sys.stdout):
+            return True
+        widths = [max(len(row[k].removeprefix(RIGHT)) for row in (titles, *rows)) for k in range(len(titles))]
+        if not titles[-1].startswith(RIGHT):
+            widths[-1] = min(widths[-1], 24)
+        return sum(widths) + 3 * len(widths) <= shutil.get_terminal_size().columns
 
     def space(self) -> None:
         """Set two tables apart; on a terminal they come with space of their own."""

@@ -35,7 +35,9 @@ MOST_POOLS = 4
 
 @click.command()
 @question_options
-@click.option("--method", default=DEFAULT_METHOD, show_default=True, help="How to search.")
+@click.option(
+    "--method", default=DEFAULT_METHOD, show_default=True, help="random, round-robin, brute-force or single:DEVICE."
+)
 @effort_options
 @output_option
 @style_options
@@ -105,9 +107,12 @@ def compare(question: Question, methods: str | None, effort: Effort, style: Styl
     if style.json:
         out.json([answer.record() for answer in answers])
     else:
-        out.table(*_comparison(problem, answers))
+        table = _comparison(problem, answers, by_pool=len(problem.machine.pools) <= MOST_POOLS)
+        out.table(*(table if out.fits(*table) else _comparison(problem, answers, by_pool=False)))
+        out.space()
         if answers[0].parallelism is not None:
             out.text(f"parallelism {answers[0].parallelism:.2f} (sum of times over critical path)")
+        out.text(f"{_shares(answers)} of the predicted time rests on measured costs")
     if not answers[0].outcome.feasible:
         from placewright.cli.show import remedy
 
@@ -196,22 +201,28 @@ def _title(answer: Answer) -> str:
     return f"{answer.method}: {answer.problem.graph.name} on {answer.problem.machine.name}"
 
 
-def _comparison(problem: Problem, answers: Sequence[Answer]) -> tuple[list[str], list[list[str]]]:
-    """Return titles and rows of the table."""
+def _shares(answers: Sequence[Answer]) -> str:
+    """How much of the predictions is measured, from the least to the most."""
+    shares = sorted({f"{answer.measured_share:.0%}" for answer in answers}, key=lambda text: int(text[:-1]))
+    return shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
+
+
+def _comparison(problem: Problem, answers: Sequence[Answer], *, by_pool: bool) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of the table; gaps are left out where none is known."""
     pools = problem.machine.pools
-    many = len(pools) > MOST_POOLS
-    titles = ["method", f">{problem.objective}", ">gap", "feasible"]
-    titles += ["fullest pool"] if many else [f">{pool.name}" for pool in pools]
+    gaps = any(answer.gap is not None for answer in answers)
+    titles = ["method", f">{problem.objective}", *([">gap"] if gaps else []), "feasible"]
+    titles += [f">{pool.name}" for pool in pools] if by_pool else ["fullest pool"]
     rows = []
     for answer in answers:
         outcome = answer.outcome
         row = [
             answer.method,
             format_seconds(outcome.value_s),
-            "-" if answer.gap is None else f"{answer.gap:.1%}",
+            *(["-" if answer.gap is None else f"{answer.gap:.1%}"] if gaps else []),
             "yes" if outcome.feasible else f"no: {outcome.reason}",
         ]
-        if many:
+        if not by_pool:
             shares = [peak / max(1, pool.capacity_bytes) for pool, peak in zip(pools, outcome.peak_bytes, strict=True)]
             k = shares.index(max(shares))
             row.append(f"{pools[k].name} {format_bytes(outcome.peak_bytes[k])} ({shares[k]:.0%})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import traceback
@@ -60,6 +61,15 @@ class Program(click.Group):
         sys.exit(code if isinstance(code, int) else 0)
 
 
+def _known(error: Exception) -> str:
+    """What is wrong outside the program, in words; empty when it is not that."""
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this"
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EIO, errno.EDQUOT):
+        return f"the output cannot be written: {error.strerror}"
+    return ""
+
+
 def _report(error: Exception, show: bool) -> int:
     """Say on stderr what went wrong; return the exit code."""
     if isinstance(error, click.Abort):  # Ctrl-C outside a search
@@ -67,6 +77,9 @@ def _report(error: Exception, show: bool) -> int:
         return INTERRUPTED
     if show:
         click.echo("".join(traceback.format_exception(error)), err=True, nl=False)
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        click.echo(error.format_message(), err=True)
+        return error.exit_code
     if isinstance(error, click.ClickException):
         ctx = error.ctx if isinstance(error, click.UsageError) else None
         if ctx is not None:
@@ -76,8 +89,9 @@ def _report(error: Exception, show: bool) -> int:
     if isinstance(error, PlacewrightError):
         click.echo(f"error: {error}", err=True)
         return error.exit_code
-    if isinstance(error, MemoryError):
-        click.echo("error: there is not enough memory for this", err=True)
+    known = _known(error)
+    if known:
+        click.echo(f"error: {known}", err=True)
         return FAILED
     hint = "" if show else " What --traceback shows helps to find it."
     click.echo(

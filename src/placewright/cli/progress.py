@@ -109,6 +109,7 @@ def warm_up(output: Output, problem: Problem) -> None:
     from placewright.placement import Placement
     from placewright.sim import Simulator
 
+    problem = problem.replace(constraints=())  # what is simulated here must keep none
     placement = Placement(problem.lift(problem.choices.argmax(axis=1)))
     with patiently(output):
         simulator = Simulator(problem)

@@ -112,11 +112,12 @@ def _scaled(
             continue
         theirs, ours = _bounds(graph, classes, reference, device)
         low, high = np.minimum(theirs, ours), np.maximum(theirs, ours)
-        distance = np.divide(high, low, out=np.full(graph.n_ops, np.inf), where=low > 0)
-        take = np.isfinite(seconds) & (theirs > 0) & (~known | (distance < nearest))
-        ratio = np.divide(theirs, ours, out=np.full(graph.n_ops, np.inf), where=ours > 0)
-        busy = take & (seconds > 0)
-        work = np.multiply(seconds, ratio, out=np.zeros(graph.n_ops), where=busy)
+        with np.errstate(over="ignore"):
+            distance = np.divide(high, low, out=np.full(graph.n_ops, np.inf), where=low > 0)
+            ratio = np.divide(theirs, ours, out=np.full(graph.n_ops, np.inf), where=ours > 0)
+            take = np.isfinite(seconds) & (theirs > 0) & (~known | (distance < nearest))
+            busy = take & (seconds > 0)
+            work = np.multiply(seconds, ratio, out=np.zeros(graph.n_ops), where=busy)
         launch = np.where(busy, device.launch_s, 0.0)
         result = np.where(take, np.maximum(launch, work) if device.asynchronous else launch + work, result)
         nearest, known = np.where(take, distance, nearest), known | take

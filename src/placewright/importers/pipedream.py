@@ -16,16 +16,17 @@ from dataclasses import dataclass, replace
 
 from placewright.checks import MAX_BYTES
 from placewright.errors import FileError
-from placewright.graph_format import MAX_OPERATIONS
 from placewright.operations import Operation, Tensor, build_graph
 from placewright.workload import V100_RATES, Workload, graph_name, made, topological
 
 MODEL = "tesla-v100"
-MAX_LAYERS = MAX_OPERATIONS // 5
+MAX_LAYERS = 50_000
 MAX_OUTPUTS = 1000
 """Tensors that one layer makes."""
-MAX_READS = 1_000_000
+MAX_READS = 500_000
 """Tensors that all layers make and read, so that a small file cannot become a large graph."""
+MAX_LINE = 1 << 20
+"""Characters of a line."""
 
 KEEPS_OUTPUT = ("relu", "sigmoid", "tanh", "softmax", "logsoftmax")
 """Kinds whose backward reads the layer's output instead of its inputs."""
@@ -130,6 +131,8 @@ def _parse(text: str, path: object) -> tuple[list[_Layer], list[list[int]]]:
 
 def _layer(line: str, path: object, place: str) -> _Layer:
     """Read the line of a layer."""
+    if len(line) > MAX_LINE:
+        raise FileError(path, place, f"{len(line)} characters; at most {MAX_LINE} are allowed in a line")
     match = _LAYER.fullmatch(line)
     if match is None:
         wanted = "'node1 -- Linear(...) -- forward_compute_time=..., ...' or an edge 'node1 -- node2'"

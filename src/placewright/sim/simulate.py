@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.checks import format_bytes
+from placewright.checks import describe, format_bytes
 from placewright.errors import PlacementError, SearchError
 from placewright.placement import Placement
 from placewright.problem import Problem
@@ -54,9 +54,9 @@ class Outcome:
         return math.inf if self.value_ps is None else self.value_ps / PICO
 
     @property
-    def rank(self) -> tuple[bool, float, int]:
-        """Smaller is better: feasible first, then by value, then by how many bytes are over."""
-        return not self.feasible, self.value_s, sum(self.over_bytes)
+    def rank(self) -> tuple[int, int, float]:
+        """Smaller is better: feasible by value; then what needs too much memory, by bytes over; then the rest."""
+        return 0 if self.feasible else 1 if self.reason == "memory" else 2, sum(self.over_bytes), self.value_s
 
 
 def usable_cores() -> int:
@@ -215,5 +215,10 @@ class Simulator:
 
 def simulate(problem: Problem, placement: Placement, *, timeline: bool = False) -> Outcome:
     """The outcome of one placement; with `timeline`, who ran when, what moved when, and memory over time."""
+    if not isinstance(placement, Placement):
+        raise PlacementError(
+            f"a Placement is needed, not {describe(placement)}; problem.placement(devices) makes one from indices, "
+            "or from a mapping of operations to devices"
+        )
     simulator = Simulator(problem, threads=1)
     return simulator.trace(placement) if timeline else simulator.simulate([placement])[0]

@@ -241,7 +241,8 @@ class Timeline:
             if k >= 0 and self.moves[k].end_round == here:
                 return ("transfer", k), "input"
             if k < 0 and self.op_end_round[maker] == here and maker != index:
-                return ("operation", maker), "input"
+                same = self.devices[maker] == self.devices[index] and not graph.off_queue[maker]
+                return ("operation", maker), "device" if same else "input"
         for e in range(graph.after_start[index], graph.after_start[index + 1]):
             if self.op_end_round[graph.after_op[e]] == here:
                 return ("operation", int(graph.after_op[e])), "order"
