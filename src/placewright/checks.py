@@ -213,10 +213,10 @@ class Fields:
             raise self.fault(f"{len(value)} entries; at most {most} are allowed", field)
         return value
 
-    def texts(self, field: str, default: Any = ...) -> tuple[str, ...]:
-        """A list of strings."""
+    def texts(self, field: str, default: Any = ..., *, max_length: int = 1000) -> tuple[str, ...]:
+        """A list of strings of limited length."""
         values = self.items(field, default)
-        return tuple(self.check_text(value, f"{field}[{position}]") for position, value in enumerate(values))
+        return tuple(self.check_text(value, f"{field}[{k}]", max_length=max_length) for k, value in enumerate(values))
 
     def done(self, known: Iterable[str] = ()) -> None:
         """Refuse any field that was neither taken nor `known` to be ignorable."""

@@ -11,6 +11,7 @@ from placewright.checks import Fields
 from placewright.errors import InputError
 
 MAX_TEXT = 1000
+MAX_CONSTRAINT = 100_000
 """Characters of a name, or of any other text in a file."""
 MAX_NUMBER = 1e30
 """The largest number in a file."""
@@ -45,12 +46,10 @@ def by_field(table: Fields, readers: Mapping[str, Callable[[Fields, str], Any]])
     return {name: readers[name](table, name) for name in table.table}
 
 
-def checked(text: str, what: str) -> str:
+def checked(text: str, what: str, most: int = MAX_TEXT) -> str:
     """Return a text that can be read back."""
-    if len(text) > MAX_TEXT or not text.isprintable():
-        raise InputError(
-            f"{what} {text[:80]!r} cannot be written: only printable text of at most {MAX_TEXT} characters"
-        )
+    if len(text) > most or not text.isprintable():
+        raise InputError(f"{what} {text[:80]!r} cannot be written: only printable text of at most {most} characters")
     return text
 
 

@@ -12,7 +12,18 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from placewright.checks import Fields
-from placewright.documents import MAX_NUMBER, checked, document, mapping, number, pairs, printable, rates, seconds
+from placewright.documents import (
+    MAX_CONSTRAINT,
+    MAX_NUMBER,
+    checked,
+    document,
+    mapping,
+    number,
+    pairs,
+    printable,
+    rates,
+    seconds,
+)
 from placewright.errors import FileError, InputError
 from placewright.files import check_marks, check_schema, decode, parse_json, read_text, write_text
 from placewright.graph import OpGraph
@@ -109,7 +120,7 @@ def plan_of(table: object, path: object) -> Plan:
     top.choice("discipline", DISCIPLINES)
     values["seed"] = _optional(top, "seed", lambda value, name: top.check_integer(value, name, high=1 << 64))
     values["evaluations"] = top.integer("evaluations")
-    values["constraints"] = top.texts("constraints", ())
+    values["constraints"] = top.texts("constraints", (), max_length=MAX_CONSTRAINT)
     values["prediction"] = _prediction(Fields(top.take("prediction"), path, "prediction"))
     top.take("devices")
     devices, priorities, windows = (mapping(top, name) for name in ("devices", "priorities", "windows_bytes"))
@@ -158,7 +169,7 @@ def dumps_plan(plan: Plan) -> str:
     head |= {name: checked(getattr(plan, name), name) for name in _TEXTS}
     head |= {"seed": plan.seed, "evaluations": plan.evaluations}
     if plan.constraints:
-        head["constraints"] = [checked(text, "constraint") for text in plan.constraints]
+        head["constraints"] = [checked(text, "constraint", MAX_CONSTRAINT) for text in plan.constraints]
     head["prediction"] = prediction
     if plan.windows_bytes:
         head["windows_bytes"] = {checked(name, "device name"): size for name, size in plan.windows_bytes.items()}

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from placewright.checks import format_bytes
 from placewright.costs import Costs
 from placewright.costs.roofline import costs as roofline_costs
-from placewright.documents import checked
+from placewright.documents import MAX_CONSTRAINT, checked
 from placewright.errors import InfeasibleError, InputError, PlacementError, ProblemError, UnknownNameError
 from placewright.graph import Ints, OpGraph
 from placewright.machine import Machine
@@ -38,7 +38,7 @@ class Constraint:
         given: tuple[object, object] = (self.patterns, self.devices)
         if not self.patterns or any(isinstance(names, str) for names in given):
             raise InputError(f"{self!r}: patterns and devices are tuples of names, with one pattern or more")
-        checked(str(self), "constraint")  # a plan holds it as text
+        checked(str(self), "constraint", MAX_CONSTRAINT)  # a plan holds it as text
 
     @property
     def kind(self) -> str:
@@ -70,7 +70,7 @@ _KINDS: dict[str, type[Constraint]] = {c.__name__.lower(): c for c in (Pin, Forb
 
 def parse_constraint(text: str) -> Constraint:
     """A constraint from text: `pin:decoder.*=gpu:0,gpu:1`, `colocate:embed,head`, `separate:a.*,b.*`."""
-    checked(text, "constraint")
+    checked(text, "constraint", MAX_CONSTRAINT)
     kind, _, rest = text.partition(":")
     if kind not in _KINDS or not rest:
         raise InputError(

@@ -218,21 +218,25 @@ def start_ops(p, w, place, priorities, time, record):
 @inline
 def next_ends(p, w, place, priorities, record):
     """Go to the earliest pending end and collect what ends then; returns that time, or NEVER."""
-    soonest = NEVER
+    first_end, first_landing = NEVER, NEVER
     for d in range(len(p.pool_of)):
-        soonest = min(soonest, w.ends[d])
+        first_end = min(first_end, w.ends[d])
     for at in range(w.count[N_FLYING]):
-        soonest = min(soonest, w.lands[at])
+        first_landing = min(first_landing, w.lands[at])
+    soonest = min(first_end, first_landing)
     if soonest == NEVER:
         return soonest
     w.count[ROUND] += 1
-    for d in range(len(p.pool_of)):
-        if w.ends[d] == soonest:
-            w.ends[d] = NEVER
-            w.idle[w.count[N_IDLE]] = d
-            w.count[N_IDLE] += 1
-            w.stack[w.count[N_STACK]] = w.running[d]
-            w.count[N_STACK] += 1
+    if first_end == soonest:
+        for d in range(len(p.pool_of)):
+            if w.ends[d] == soonest:
+                w.ends[d] = NEVER
+                w.idle[w.count[N_IDLE]] = d
+                w.count[N_IDLE] += 1
+                w.stack[w.count[N_STACK]] = w.running[d]
+                w.count[N_STACK] += 1
+    if first_landing > soonest:
+        return soonest
     at = 0
     while at < w.count[N_FLYING]:
         k = w.flying[at]

@@ -103,23 +103,25 @@ class Simulator:
         peak = np.empty((count, self.lowered.n_pools), np.int64)
         use = np.empty((count, 2 * self.problem.n_devices + self.lowered.n_channels), np.int64)
         threads = min(self.threads, max(1, count), max(1, count * self.problem.n_ops // 2000))
-        bounds = [count * k // threads for k in range(threads + 1)]
+        parts = min(count, 1 if threads == 1 else 8 * threads)  # small parts, so that no core waits for another
+        bounds = [count * k // parts for k in range(parts + 1)]
         out = (status, value, peak, use)
+        todo = iter(range(parts))
 
-        def chunk(k: int) -> None:
-            part = (bounds[k], bounds[k + 1], *out)
-            if self.problem.objective == "step":
-                entries.simulate_many(self.lowered, work[k], devices, priorities, windows, *part)
-            else:
-                entries.load_many(self.lowered, work[k], devices, self._is_max_load, windows, *part)
+        def run(work: Work) -> None:
+            while (k := next(todo, None)) is not None:
+                part = (bounds[k], bounds[k + 1], *out)
+                if self.problem.objective == "step":
+                    entries.simulate_many(self.lowered, work, devices, priorities, windows, *part)
+                else:
+                    entries.load_many(self.lowered, work, devices, self._is_max_load, windows, *part)
 
         with self._turn:
-            work = self._work_of(threads)
             if threads == 1:
-                chunk(0)
+                run(*self._work_of(1))
             else:
                 with ThreadPoolExecutor(threads) as pool:
-                    list(pool.map(chunk, range(threads)))
+                    list(pool.map(run, self._work_of(threads)))
         if np.any(status == STUCK):
             raise SearchError("the simulation stopped before every operation ran; this is a defect, please report it")
         return out
