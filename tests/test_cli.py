@@ -498,6 +498,20 @@ def test_a_closed_pipe_is_quiet():
     assert run.wait() == 1
 
 
+def read_all(terminal):
+    """What a program wrote to a terminal until it ended."""
+    seen = b""
+    while True:
+        try:
+            part = os.read(terminal, 65536)
+        except OSError:  # Linux says so when the other end is closed
+            part = b""
+        if not part:
+            os.close(terminal)
+            return seen
+        seen += part
+
+
 @pytest.mark.parametrize("plain", [False, True])
 def test_colour_on_a_terminal_unless_no_color(plain):
     """A terminal gets a coloured table; NO_COLOR takes the colour away and leaves the table."""
@@ -507,17 +521,8 @@ def test_colour_on_a_terminal_unless_no_color(plain):
     command = [sys.executable, "-m", "placewright", "machine", "list"]
     with subprocess.Popen(command, stdout=theirs, env=env | changes) as run:
         os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:  # Linux says so when the other end is closed
-                break
-            if not part:
-                break
-            seen += part
+        seen = read_all(ours)
         assert run.wait() == 0
-    os.close(ours)
     assert (b"36m" in seen) is not plain
     assert "─".encode() in seen
     assert b"k40x2" in seen
@@ -531,17 +536,8 @@ def test_a_table_too_wide_for_the_terminal_breaks_no_cell(fork8):
     command += ["--methods", "single:cpu:0,round-robin"]
     with subprocess.Popen(command, stdout=theirs, env=env) as run:
         os.close(theirs)
-        seen = b""
-        while True:
-            try:
-                part = os.read(ours, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            seen += part
+        seen = read_all(ours)
         assert run.wait() == 0
-    os.close(ours)
     lines = seen.decode().splitlines()
     assert any("fullest pool" in line for line in lines)
     assert sum("round-robin" in line for line in lines) == 1

@@ -318,3 +318,14 @@ def append_to_route(w, r, k):
     else:
         w.moves[w.route_queue[r, 1], NEXT_IN_QUEUE] = k
     w.route_queue[r, 1] = k
+
+
+@inline
+def prepare(p, w, place, windows):
+    """Everything that comes before the first round; returns DONE, NO_COST or NO_ROUTE."""
+    status = reset(p, w, place)
+    if status == DONE:
+        if p.discipline == STREAM:
+            count_borrows(p, w, place, windows)
+        status = build(p, w, place)
+    return status

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from placewright.sim.build import build, count_borrows, reset
+from placewright.sim.build import prepare
 from placewright.sim.jit import inline, plain
 from placewright.sim.lower import (
     DETACHABLE,
@@ -255,11 +255,7 @@ def next_ends(p, w, place, priorities, record):
 @plain
 def run(p, w, place, priorities, windows, record):
     """Simulate one placement; returns (status, end of the step in ps)."""
-    status = reset(p, w, place)
-    if status == DONE:
-        if p.discipline == STREAM:
-            count_borrows(p, w, place, windows)
-        status = build(p, w, place)
+    status = prepare(p, w, place, windows)
     if status != DONE:
         return status, NEVER
     for pool in range(p.n_pools):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from placewright.sim.build import build, count_borrows, move_ps, reset
+from placewright.sim.build import move_ps, prepare
 from placewright.sim.jit import inline, plain
 from placewright.sim.lower import IN0, IN1, IS_STORE, NEVER, NONE, OFF_QUEUE, OUT0, OUT1
 from placewright.sim.work import (
@@ -15,7 +15,6 @@ from placewright.sim.work import (
     ROOT,
     ROUTE,
     STATE,
-    STREAM,
     TARGET,
     USES,
 )  # fmt: skip
@@ -108,11 +107,7 @@ HERE = 8
 @plain
 def run(p, w, place, windows, max_load):
     """Loads of one placement; returns (status, the largest load in ps)."""
-    status = reset(p, w, place)
-    if status == DONE:
-        if p.discipline == STREAM:
-            count_borrows(p, w, place, windows)
-        status = build(p, w, place)
+    status = prepare(p, w, place, windows)
     if status != DONE:
         return status, NEVER
     add_loads(p, w, place, max_load)
