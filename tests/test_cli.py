@@ -144,6 +144,18 @@ def test_simulate_writes_a_plan(fork8, tmp_path):
     assert (plan.method, plan.seed, set(plan.devices.values())) == ("single:gpu:1", None, {"gpu:1"})
 
 
+def test_a_plan_written_again_is_the_same_plan(plan_args, fork8, tmp_path):
+    """A plan that is simulated and written keeps who found it, so the file does not name another file."""
+    first, second = tmp_path / "first.json", tmp_path / "second.json"
+    place(*plan_args, "-o", first)
+    place("simulate", fork8, "--machine", "k40x2", "--placement", first, "-o", second)
+    assert second.read_bytes() == first.read_bytes()
+    listed = tmp_path / "list.json"
+    listed.write_text(json.dumps(["gpu:0"] * pw.read_graph(fork8).n_ops))
+    place("simulate", fork8, "--machine", "k40x2", "--placement", listed, "-o", second)
+    assert read_plan(second).method == "given"
+
+
 def test_a_plan_for_something_else_is_noted(plan_args, fork8, tmp_path):
     """Another machine, objective or discipline is said on stderr."""
     path = tmp_path / "plan.json"

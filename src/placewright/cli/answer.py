@@ -33,6 +33,8 @@ class Answer:
     bound_s: float | None = None
     gap: float | None = None
     ended: str = "finished"
+    origin: tuple[str, int | None, int] | None = None
+    """Method, seed and evaluations that found the placement, where it was not found here."""
 
     @staticmethod
     def of(result: Result, placement: Placement, outcome: Outcome) -> Answer:
@@ -92,14 +94,15 @@ class Answer:
         from placewright.predict import predict
 
         graph, machine = self.problem.graph, self.problem.machine
+        method, seed, evaluations = self.origin or (self.method, self.seed, self.evaluations)
         return Plan.of(
             self.problem,
             self.placement,
             predict(self.problem, self.placement, self.outcome, self.bound_s, self.gap),
             fingerprints=(graph_fingerprint(graph), workload_fingerprint(graph), machine_fingerprint(machine)),
-            method=self.method,
-            seed=self.seed,
-            evaluations=self.evaluations,
+            method=method,
+            seed=seed,
+            evaluations=evaluations,
             version=version("placewright"),
         )
 

@@ -54,12 +54,12 @@ def simulate(
     setup = set_up(question)
     problem = setup.problem
     given = read_placement(placement, problem, setup.path)
-    _note_differences(out, placement, problem)
+    origin = _origin(out, placement, problem)
     given = _with_windows(given, windows(window, problem.machine), problem.machine)
     began = time.perf_counter()
     with patiently(out):
         outcome = Simulator(problem, threads=1).trace(given)
-    answer = Answer(problem, placement, given, outcome, time.perf_counter() - began)
+    answer = Answer(problem, placement, given, outcome, time.perf_counter() - began, origin=origin)
     for device, raised in zip(problem.machine.devices, outcome.raised, strict=True):
         if raised:
             out.note(f"the window of {device.name} was below what one operation needs, and was raised to that")
@@ -97,17 +97,17 @@ def _with_windows(placement: Placement, sizes: dict[str, int], machine: Machine)
     return replace(placement, windows_bytes=values)
 
 
-def _note_differences(out: Output, source: str, problem: Problem) -> None:
-    """Say where a plan was made for something else than it is simulated with."""
+def _origin(out: Output, source: str, problem: Problem) -> tuple[str, int | None, int]:
+    """Method, seed and evaluations that a plan of this placement is to name; says if it was made for something else."""
     from placewright.fingerprints import graph_fingerprint, machine_fingerprint, workload_fingerprint
     from placewright.formats import read_plan
 
     if source == "expert" or source.startswith("single:"):
-        return
+        return source, None, 1
     try:
         plan = read_plan(source)
     except PlacewrightError:
-        return  # another form of placement, which says nothing of where it came from
+        return "given", None, 1  # another form of placement, which says nothing of where it came from
     graph, machine = problem.graph, problem.machine
     if plan.graph_fingerprint != graph_fingerprint(graph):
         out.note(f"the plan was made for another graph, {plan.graph}")
@@ -119,3 +119,4 @@ def _note_differences(out: Output, source: str, problem: Problem) -> None:
         made, used = getattr(plan, name), getattr(problem, name)
         if made != used:
             out.note(f"the plan was made for {name} {made}; this is {used}")
+    return plan.method, plan.seed, plan.evaluations
