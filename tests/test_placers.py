@@ -258,7 +258,7 @@ def test_summary_names_value_memory_and_cost():
     text = search(small_problem("ready"), "brute-force").summary()
     assert "step" in text
     assert "memory gpu:1" in text
-    assert "0.0% above the optimum" in text
+    assert "the optimum is at most 0.0% less" in text
 
 
 def test_single_device_prefers_the_allowed():

@@ -102,7 +102,7 @@ class Result:
             f"{problem.objective} {format_seconds(outcome.value_s)}" + ("" if self.feasible else ", infeasible"),
         ]
         if self.bound_s is not None and self.gap is not None:
-            lines[-1] += f", at most {self.gap:.1%} above the optimum"
+            lines[-1] += f", the optimum is at most {self.gap:.1%} less"
         for pool, peak, over in zip(problem.machine.pools, outcome.peak_bytes, outcome.over_bytes, strict=True):
             room = format_bytes(pool.capacity_bytes)
             over_text = f", {format_bytes(over)} too much" if over else ""

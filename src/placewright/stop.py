@@ -23,7 +23,7 @@ class Progress:
 
     @property
     def gap(self) -> float | None:
-        """How far the best may be above the optimum, as a share of the best; None without a bound."""
+        """How far the optimum may be below the best, as a share of the best; None without a bound."""
         if self.bound_s is None or not math.isfinite(self.best_s):
             return None
         return 0.0 if self.best_s == 0 else max(0.0, 1.0 - self.bound_s / self.best_s)

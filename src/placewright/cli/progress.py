@@ -93,7 +93,7 @@ def _bar(method: str, effort: Effort) -> Iterator[Watch]:
 def _state(progress: Progress) -> str:
     """Return where a search stands, in words."""
     best = f"best {format_seconds(progress.best_s)}" if math.isfinite(progress.best_s) else "none feasible yet"
-    gap = "" if progress.gap is None else f", at most {progress.gap:.1%} above the optimum"
+    gap = "" if progress.gap is None else f", the optimum is at most {progress.gap:.1%} less"
     return f"{progress.evaluations} evaluations, {best}{gap}"
 
 

@@ -58,7 +58,7 @@ def _value(answer: Answer) -> str:
 
 def gap_words(gap: float) -> str:
     """Say how good a value is proved to be."""
-    return "which is optimal" if gap < 1e-9 else f"at most {gap:.1%} above the optimum"
+    return "which is optimal" if gap < 1e-9 else f"the optimum is at most {gap:.1%} less"
 
 
 def _memory(answer: Answer) -> list[str]:

@@ -9,6 +9,7 @@ from placewright.sim.work import (
     DONE,
     FIRST_MOVE,
     HOLDS,
+    IS_HERE,
     IS_REPEAT,
     IS_VISIT,
     NEXT_OF_TENSOR,
@@ -83,8 +84,8 @@ def add_peaks(p, w, place):
         w.listed[d] = max(w.listed[d], operation_bytes(p, w, place, i))
         for e in range(p.ops[i, IN0], p.ops[i, IN1]):
             k = w.read_move[e]
-            if k != NONE and w.moves[k, STATE] & IS_VISIT and not w.moves[k, STATE] & HERE:
-                w.moves[k, STATE] |= HERE
+            if k != NONE and w.moves[k, STATE] & IS_VISIT and not w.moves[k, STATE] & IS_HERE:
+                w.moves[k, STATE] |= IS_HERE
                 w.held[d] += w.move_bytes[k]
         w.largest[d] = max(w.largest[d], w.held[d])
         for e in range(p.ops[i, IN0], p.ops[i, IN1]):
@@ -98,10 +99,6 @@ def add_peaks(p, w, place):
         w.peak[pool] = w.now[pool]
     for d in range(len(p.pool_of)):
         w.peak[p.pool_of[d]] += w.largest[d] + w.listed[d]
-
-
-HERE = 8
-"""A bit of STATE: the visit has begun."""
 
 
 @plain

@@ -14,7 +14,7 @@ DONE, NO_COST, NO_ROUTE, STUCK = 0, 1, 2, 3
 # Columns of `moves`, one row per transfer or visit
 TENSOR, TARGET, USES, NEXT_IN_QUEUE, NEXT_OF_TENSOR, ROUTE, STATE, FIRST_USE = range(8)
 # Bits of STATE
-IS_READY, IS_VISIT, IS_REPEAT = 1, 2, 4
+IS_READY, IS_VISIT, IS_REPEAT, IS_HERE = 1, 2, 4, 8
 # Columns of `live`, one row per tensor
 ROOT, HOLDS, FIRST_MOVE, BORROW = range(4)
 # Columns of `borrows`, one row per (persistent tensor, borrowing device)
