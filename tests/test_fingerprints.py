@@ -54,13 +54,14 @@ def edited(**changes: object) -> OpGraph:
                       outputs=[Tensor(int(f["bytes"]), shape=f["shape"], output=bool(f.get("output")))]),
             Operation("b", inputs=["a"], colocation=f.get("colocation")),
             Operation("c", after=f["after"], colocation=f.get("colocation")),
+            Operation("d", phase="backward", recompute=bool(f.get("recompute"))),
         ],
     )  # fmt: skip
 
 
 def test_fingerprints_tell_structure_from_amounts_from_measurements():
     base = edited()
-    for change in ({"kind": "relu"}, {"after": ["a"]}, {"colocation": "k"}):
+    for change in ({"kind": "relu"}, {"after": ["a"]}, {"colocation": "k"}, {"recompute": True}):
         assert graph_fingerprint(edited(**change)) != graph_fingerprint(base), change
         assert workload_fingerprint(edited(**change)) != workload_fingerprint(base), change
     for change in ({"flops": 2.0}, {"dtype": "float16"}, {"bytes": 8}, {"shape": (2,)}, {"shape": None}, {"output": 1}):

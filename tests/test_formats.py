@@ -53,7 +53,7 @@ def rich_graph() -> OpGraph:
             Operation("relu", "relu", inputs=["view", ("lin", 1)], measured_s={"slow": float("inf"), "fast": 0.0},
                       outputs=[Tensor(64, storage=("view", 0), in_place=True)]),
             Operation("back", "linear_backward", "backward", inputs=["relu"], outputs=[Tensor(256)],
-                      measured_s=measured),
+                      measured_s=measured, recompute=True),
             Operation("sgd", "sgd", "update", inputs=["w", "back"], after=["lin", "relu"], colocation="b",
                       outputs=[Tensor(256, storage=("w", 0), in_place=True)], flops=12.5),
             Operation("keep", "store", "store", inputs=["sgd"]),

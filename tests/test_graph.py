@@ -42,7 +42,7 @@ def test_every_array_is_frozen(train6):
     """No array of a graph can be written, given or derived, and no field can be set."""
     derived = [train6.tensor_op, train6.read_op, *train6.consumers, *train6.before, train6.persistent,
                train6.detachable, train6.off_queue, train6.colocated_pairs, train6.persistent_root]  # fmt: skip
-    assert len(ARRAYS) == 16
+    assert len(ARRAYS) == 17
     for array in [*(getattr(train6, name) for name in ARRAYS), *derived]:
         assert not array.flags.writeable
     with pytest.raises(FrozenInstanceError):
@@ -378,3 +378,13 @@ def test_storage_must_have_bytes_of_its_own():
         "operation 'z', output 0: storage must name a tensor that has bytes of its own, not a view of one",
         tensor_storage=np.array([0, 0, 1]),
     )
+
+
+def test_recomputation_is_marked():
+    """A mark is of the backward phase only, and where none is given there are none."""
+    ops = [X, Operation("f", inputs=["x"], outputs=[Tensor(8)])]
+    again = Operation("again", phase="backward", inputs=["x"], outputs=[Tensor(8)], recompute=True)
+    assert build_graph("g", [*ops, again]).recompute.tolist() == [False, False, True]
+    assert replace(build_graph("g", ops), recompute=np.zeros(0, bool)).recompute.tolist() == [False, False]
+    with pytest.raises(GraphError, match="operation 'f': only an operation of the backward phase can repeat"):
+        build_graph("g", [X, replace(ops[1], recompute=True)])

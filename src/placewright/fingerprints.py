@@ -66,6 +66,8 @@ def _structure(graph: OpGraph) -> Any:
     for name in ("out_start", "tensor_storage", "in_start", "in_tensor", "after_start", "after_op"):
         _array(digest, name, getattr(graph, name), "<i4")
     _array(digest, "tensor_in_place", graph.tensor_in_place, "<u1")
+    if graph.recompute.any():
+        _array(digest, "recompute", graph.recompute, "<u1")
     return digest
 
 

@@ -84,8 +84,12 @@ class OpGraph:
     measured: tuple[Measured, ...] = ()
     """In order of model, so that nothing depends on the order in which they were given."""
     tensor_shapes: tuple[tuple[int, ...] | None, ...] | None = None
+    recompute: Bools = field(default_factory=lambda: np.zeros(0, bool))
+    """Which operations of the backward phase repeat one of the forward phase, as checkpointing has it; none, if empty."""
 
     def __post_init__(self) -> None:
+        if len(self.recompute) == 0:
+            object.__setattr__(self, "recompute", np.zeros(self.n_ops, bool))
         for name, kind in _ARRAYS.items():
             _freeze(self, name, kind)
         object.__setattr__(self, "measured", tuple(sorted(self.measured, key=lambda measured: measured.model)))
@@ -198,6 +202,7 @@ _ARRAYS: dict[str, type] = {
     "in_tensor": np.int32,
     "after_start": np.int32,
     "after_op": np.int32,
+    "recompute": np.bool_,
 }
 
 
@@ -227,7 +232,7 @@ def _check(g: OpGraph) -> None:
         twice = next(x for x in g.op_names if x in seen or seen.add(x))  # type: ignore[func-returns-value]
         raise GraphError(f"graph {g.name!r}: two operations are named {twice!r}; names must differ")
     per_op = ("kinds", "scopes", "dtypes", "phase", "flops", "bytes_read", "bytes_written")
-    for name in (*per_op, "workspace_bytes", "colocation"):
+    for name in (*per_op, "workspace_bytes", "colocation", "recompute"):
         if len(getattr(g, name)) != n:
             raise GraphError(f"{name} has {len(getattr(g, name))} entries for {n} operations")
     for name in ("tensor_storage", "tensor_in_place", "tensor_output", "tensor_transfer_s"):
@@ -331,6 +336,8 @@ def _check_phases(g: OpGraph) -> None:
     _fail(g, (g.phase == PARAMETER) & (read > 0), "a parameter reads nothing")
     _fail_tensor(g, g.persistent & (g.tensor_storage != np.arange(g.n_tensors)), "a parameter has bytes of its own")
     _fail(g, (g.phase == STORE) & ((made > 0) | (read == 0)), "a store reads new values and makes nothing")
+    stray = g.recompute & (g.phase != BACKWARD)
+    _fail(g, stray, "only an operation of the backward phase can repeat one of the forward phase")
     idle = g.off_queue & ((g.flops > 0) | (g.workspace_bytes > 0))
     _fail(g, idle, "inputs, parameters and stores have no flops and no workspace")
     stores = g.phase[g.read_op] == STORE

@@ -133,6 +133,7 @@ _OPERATION: dict[str, Callable[[Fields, str], Any]] = {
     "outputs": _outputs,
     "colocation": Fields.text,
     "measured_s": _measured_s,
+    "recompute": lambda table, name: table.flag(name, False),
 }
 
 
@@ -220,6 +221,7 @@ def _operation_entries(graph: OpGraph) -> Iterator[dict[str, Any]]:
         "outputs": ([tensors[a:b] for a, b in pairwise(made)], []),
         "colocation": (_class_names(graph), None),
         "measured_s": (_measured_entries(graph), {}),
+        "recompute": (graph.recompute.tolist(), False),
     }
     for i, name in enumerate(names):
         entry = {"name": checked(name, "operation name")}

@@ -43,6 +43,7 @@ class Operation:
     outputs: Sequence[Tensor] = ()
     colocation: str | None = None
     measured_s: Mapping[str, float] = field(default_factory=dict)
+    recompute: bool = False
 
 
 def build_graph(
@@ -118,6 +119,7 @@ def build_graph(
         after_start=np.cumsum([0, *map(len, after)]),
         after_op=np.array([o for row in after for o in row], np.int32),
         measured=measured,
+        recompute=np.array([op.recompute for op in ops], bool),
         tensor_shapes=None if all(s is None for s in shapes) else shapes,
     )
 
