@@ -104,7 +104,7 @@ def test_fingerprints_are_the_same_in_every_process_and_never_change():
 
 
 FINGERPRINTS = (
-    "sha256:a4eca7619c68fec5b8910f69504add65 "
-    "sha256:93daf6ef4fe5ba1696f7e467ddec34ed "
+    "sha256:076cd5f1a82dc86ea2cb3b55ad22c99c "
+    "sha256:26668248f62e456fb389c052ae952b13 "
     "sha256:c0c166c381c54a4cf909c5da1cc03fae"
 )
