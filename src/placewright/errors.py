@@ -8,6 +8,7 @@
     │   ├── ProblemError         graph, machine, costs and constraints do not go together
     │   ├── PlacementError       a placement of the wrong shape, or one that breaks a constraint
     │   ├── UnknownNameError     a name that nothing has; lists those that exist
+    │   ├── CaptureError         a model that cannot be turned into a graph; names the line at fault
     │   └── MissingExtraError    an optional dependency is absent; says how to install it
     ├── InfeasibleError          well-formed, but no placement can work           exit code 3
     └── SearchError              an algorithm broke its contract                  exit code 1
@@ -82,6 +83,18 @@ class UnknownNameError(InputError):
 def _cut(name: str) -> str:
     """Return a name as a message shows it."""
     return name if len(name) <= _LONGEST_NAME else name[: _LONGEST_NAME - 3] + "..."
+
+
+class CaptureError(InputError):
+    """A model that cannot be turned into a graph.
+
+    `line` is the line of the model at fault, where there is one; `parameters` those that the problem is about.
+    """
+
+    def __init__(self, problem: str, *, line: str = "", parameters: Iterable[str] = ()) -> None:
+        self.line = line
+        self.parameters = tuple(parameters)
+        super().__init__(f"{line}: {problem}" if line else problem)
 
 
 class MissingExtraError(InputError):

@@ -1,0 +1,128 @@
+"""From a PyTorch module to an operation graph of its inference pass or of its whole training step.
+
+    graph = pw.capture(model, (images, labels), optimizer="adamw")
+
+Nothing is computed and no memory is taken: tensors are fake ones on the CPU. Models too large for this machine
+are built under `fake_tensors`, as are their inputs:
+
+    with pw.fake_tensors():
+        model, inputs = Llama(layers=80), torch.zeros(1, 2048, dtype=torch.long)
+    graph = pw.capture(model, inputs, optimizer="adamw")
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from placewright.capture.build import Builder
+from placewright.capture.fake import fake_tensors
+from placewright.capture.optimizers import OPTIMIZERS, optimizer_named
+from placewright.capture.recompute import repeat_checkpointed
+from placewright.capture.step import check_parameters
+from placewright.capture.trace import Loss, Traced, trace
+from placewright.capture.update import UPDATE_ORDERS, check_update_order, with_updates
+from placewright.errors import CaptureError
+from placewright.graph import OpGraph
+from placewright.operations import build_graph
+
+__all__ = ["OPTIMIZERS", "UPDATE_ORDERS", "Captured", "CaptureWarning", "capture", "capture_step", "fake_tensors"]
+
+
+class CaptureWarning(UserWarning):
+    """The graph was captured, but not by the first way: says what the better way stumbled over."""
+
+
+@dataclass(frozen=True, eq=False)
+class Captured:
+    """A graph and how it came about: what running it, or a report on it, needs to know."""
+
+    graph: OpGraph
+    traced: Traced
+    nodes: Mapping[str, torch.fx.Node]
+    """The node of the traced graph that each operation stands for; parameters, updates and stores have none."""
+    aliases: Mapping[torch.fx.Node, torch.fx.Node]
+    """Nodes that are no operation: each hands on (a view of) what another returns."""
+    held: Mapping[str, str]
+    """The operation of every parameter and buffer, by all of its names."""
+    seconds: float
+
+    @property
+    def method(self) -> str:
+        """Which way took the model: export, draft-export or make_fx."""
+        return self.traced.method
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the ways before it stumbled over."""
+        return self.traced.notes
+
+
+def capture(
+    model: nn.Module,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: str | None = None,
+    loss: Loss | None = None,
+    update_order: str = "early",
+    name: str | None = None,
+) -> OpGraph:
+    """The graph of one training step of a model with this optimiser, or of one inference pass without.
+
+    `args` and `kwargs` are what the model's forward takes (a single tensor is fine). The optimisers are sgd,
+    momentum, adam, adamw and adafactor. `loss` makes a scalar of the model's output; without it the loss is the
+    output called `loss`, the first one or the only one, where that is a scalar. Where there is no loss, the
+    gradients of the outputs are inputs of the step. `update_order="end"` puts updates last, as an eager optimiser does.
+    A fallback is told by a CaptureWarning.
+    """
+    captured = capture_step(
+        model, args, kwargs, optimizer=optimizer, loss=loss, update_order=update_order, name=name
+    )
+    for note in captured.notes:
+        warnings.warn(f"captured by {captured.method}: {note}", CaptureWarning, stacklevel=2)
+    return captured.graph
+
+
+def capture_step(
+    model: nn.Module,
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+    *,
+    optimizer: str | None = None,
+    loss: Loss | None = None,
+    update_order: str = "early",
+    name: str | None = None,
+) -> Captured:
+    """As `capture`, with everything that is known of how the graph came about."""
+    started = time.perf_counter()
+    chosen = None if optimizer is None else optimizer_named(optimizer)
+    check_update_order(update_order)
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"model is a {type(model).__name__}; a torch.nn.Module is expected")
+    check_parameters(model)
+    given = tuple(args) if isinstance(args, Sequence) and not isinstance(args, str | torch.Size) else (args,)
+    traced = trace(model, given, dict(kwargs or {}), training=chosen is not None, loss=loss)
+    repeat_checkpointed(traced.module.graph)
+    builder = Builder(traced)
+    builder.add_inputs()
+    builder.add_operations()
+    drafts = with_updates(builder, chosen, update_order)
+    outputs = {
+        builder.values[node][0].now() for node, role, _ in traced.outputs if role == "output" and node in builder.values
+    }
+    graph = build_graph(name or type(model).__name__, (draft.operation(outputs) for draft in drafts))
+    return Captured(
+        graph,
+        traced,
+        {draft.name: draft.node for draft in drafts if draft.node is not None},
+        builder.aliases,
+        {every: builder.held[first].storage.root[0] for every, first in builder.first_name.items()},
+        time.perf_counter() - started,
+    )

@@ -1,0 +1,83 @@
+"""What went wrong in a trace, in words, with the line of the model that it came through."""
+
+from __future__ import annotations
+
+import os
+import re
+import sysconfig
+import traceback
+from typing import Any
+
+import torch
+
+from placewright.errors import CaptureError
+
+_NOT_THE_MODEL = tuple(
+    os.path.join(os.path.realpath(folder), "")
+    for folder in (
+        os.path.dirname(torch.__file__),
+        os.path.dirname(os.path.dirname(__file__)),
+        sysconfig.get_paths()["stdlib"],
+    )
+)
+
+_ZOO = os.path.join("placewright", "zoo", "")
+
+
+def line_at_fault(error: BaseException) -> str:
+    """Return the innermost line of the model that an error came through: `file:line, in function: code`."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if _is_the_model(frame.filename):
+            return f"{frame.filename}:{frame.lineno}, in {frame.name}: {(frame.line or '').strip()}"
+    return ""
+
+
+def _is_the_model(filename: str) -> bool:
+    """Whether a file is neither of torch, nor of placewright, nor of Python itself; packages of others count."""
+    path = os.path.realpath(filename)
+    packages = f"{os.sep}site-packages{os.sep}" in path
+    own = path.startswith(_NOT_THE_MODEL[:1 if _ZOO in path else 2])
+    return os.path.isfile(path) and not own and (packages or not path.startswith(_NOT_THE_MODEL))
+
+
+def is_data_dependent(error: BaseException) -> bool:
+    """Whether an error says that the values of tensors decide what is computed."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    return bool(
+        names & {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"}
+    )
+
+
+def data_dependent(error: BaseException) -> CaptureError:
+    """Return the error to raise where values decide what is computed."""
+    return CaptureError(_DATA_DECIDE, line=line_at_fault(error))
+
+
+def data_decide(node: torch.fx.Node, what: str) -> CaptureError:
+    """Return the error to raise where a traced node shows that values decide: `what` names how."""
+    frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', node.meta.get("stack_trace") or "")
+    line = next((f"{f}:{k}, in {name}: {code}" for f, k, name, code in reversed(frames) if _is_the_model(f)), "")
+    return CaptureError(f"{what}: {_DATA_DECIDE}", line=line)
+
+
+def guessed(failure: Any) -> CaptureError:
+    """Return the error to raise where draft export had to guess."""
+    frames = (getattr(failure, "data", None) or {}).get("stack") or ()
+    for frame in reversed(list(frames)):
+        text = f"{getattr(frame, 'filename', '')}:{getattr(frame, 'lineno', '')}"
+        if _is_the_model(text.rpartition(":")[0]):
+            return CaptureError(_DATA_DECIDE, line=text)
+    return CaptureError(_DATA_DECIDE)
+
+
+_DATA_DECIDE = (
+    "what is computed here, or the size of it, depends on the values of tensors, which a graph cannot express. Compute "
+    "both branches and choose with torch.where, give sizes as Python numbers, or capture the parts of the model on "
+    "either side"
+)
+
+
+def one_line(error: BaseException) -> str:
+    """Return the first line of what an error says, with its name."""
+    text = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {text[:300]}" if text else type(error).__name__

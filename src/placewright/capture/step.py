@@ -1,0 +1,137 @@
+"""The step as a module: the model, then its loss; its outputs as a flat tuple of tensors."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import nn
+from torch.utils import _pytree as pytree
+
+from placewright.errors import CaptureError
+
+PREFIX = "model."
+"""Before the names of the model's parameters, in the step."""
+
+
+class Seen:
+    """What the last run of a step found. It is no attribute of the step, as export puts attributes back."""
+
+    loss = False
+    """Whether there is a scalar loss."""
+
+
+class Step(nn.Module):
+    """A model and its loss. In training the loss comes first, and the other outputs need no gradient."""
+
+    def __init__(self, model: nn.Module, *, training: bool, loss: Callable[[Any], torch.Tensor] | None) -> None:
+        super().__init__()
+        self.model = model
+        self.trained = training
+        self.loss = loss
+        self.seen = Seen()
+
+    def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
+        """Return the loss and the other outputs, or all outputs of an inference pass."""
+        found = self.model(*args, **kwargs)
+        if not self.trained:
+            return _flat(found)
+        if self.loss is not None:
+            value = self.loss(found)
+            if not _is_scalar(value):
+                what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
+                raise CaptureError(f"the loss function returns {what[:200]}; it must return one floating-point number")
+            self.seen.loss = True
+            return (value,)
+        value = _find_loss(found)
+        if value is None:
+            return _flat(found)
+        self.seen.loss = True
+        return (value, *(tensor.detach() for tensor in _flat(found) if tensor is not value))
+
+
+def input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Return a name for every leaf of the inputs, after the arguments of the model's forward."""
+    try:
+        inspect.signature(model.forward).bind(*args, **kwargs)
+    except TypeError as error:
+        raise CaptureError(
+            f"the inputs do not fit {type(model).__name__}.forward{inspect.signature(model.forward)}: {error}"
+        ) from None
+    kinds = inspect.Parameter
+    parameters = inspect.signature(model.forward).parameters.values()
+    positional = [p.name for p in parameters if p.kind in (kinds.POSITIONAL_ONLY, kinds.POSITIONAL_OR_KEYWORD)]
+    rest = next((p.name for p in parameters if p.kind is kinds.VAR_POSITIONAL), "")
+    names: list[str] = []
+    for k, value in enumerate(args):
+        names += _leaf_names(positional[k] if k < len(positional) else f"{rest}.{k - len(positional)}", value)
+    for name, value in kwargs.items():
+        names += _leaf_names(name, value)
+    return names
+
+
+def check_parameters(model: nn.Module) -> None:
+    """Refuse parameters and buffers that are no plain dense tensors."""
+    for path, module in model.named_modules():
+        for held in (module._parameters, module._buffers):
+            for name, tensor in held.items():
+                where = f"{path}.{name}" if path else name
+                if tensor is None:
+                    continue
+                if not isinstance(tensor, torch.Tensor):
+                    raise CaptureError(
+                        f"parameter {where!r} is a {type(tensor).__name__}, not a tensor; register it as a plain "
+                        "attribute, or make it an nn.Parameter",
+                        parameters=[where],
+                    )
+                if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                    raise CaptureError(
+                        f"parameter {where!r} has no shape yet; run the model once on an input, so that its lazy "
+                        "modules learn their sizes",
+                        parameters=[where],
+                    )
+                if tensor.layout is not torch.strided or tensor.is_quantized:
+                    raise CaptureError(
+                        f"parameter {where!r} is not a plain dense tensor ({tensor.layout}, {tensor.dtype}); capture "
+                        "the model before it is quantised or made sparse",
+                        parameters=[where],
+                    )
+
+
+def _leaf_names(name: str, value: Any) -> list[str]:
+    """Return names of the leaves of one argument."""
+    leaves = pytree.tree_flatten_with_path(value)[0]
+    return [
+        ".".join([name, *(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)])
+        for path, _ in leaves
+    ]
+
+
+def _is_scalar(value: Any) -> bool:
+    """Whether a value can be a loss."""
+    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
+
+
+def _find_loss(found: Any) -> torch.Tensor | None:
+    """Return the loss among a model's outputs: the only one, the first, or what is called `loss`."""
+    named = found.get("loss") if isinstance(found, Mapping) else getattr(found, "loss", None)
+    if named is None and isinstance(found, list | tuple) and found:
+        named = found[0]
+    if named is None:
+        named = found
+    return named if _is_scalar(named) else None
+
+
+def _flat(found: Any) -> tuple[torch.Tensor, ...]:
+    """Return the tensors among a model's outputs."""
+    if isinstance(found, torch.Tensor):
+        return (found,)
+    leaves = pytree.tree_leaves(found)
+    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
+    if not tensors and hasattr(found, "__dict__"):
+        tensors = tuple(v for v in vars(found).values() if isinstance(v, torch.Tensor))
+    if not tensors:
+        raise CaptureError(f"the model returns {type(found).__name__}, in which there is no tensor")
+    return tensors

@@ -1,0 +1,160 @@
+"""Every interface of torch that is not public, in one place, each looked for before it is used.
+
+Capture needs fake tensors, the joint graph of forward and backward, and the inside of checkpointing. None of
+these is covered by torch's promise of stability; what is missing raises a CaptureError that names it and the
+versions of torch that are known to have it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import inspect
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from placewright.errors import CaptureError
+
+KNOWN = "2.11 and 2.13"
+"""Versions of torch on which the tests of capture have run."""
+
+
+def _find(module: str, name: str) -> Any:
+    """Return an object of torch, or say that this torch lacks it."""
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError):
+        raise CaptureError(
+            f"torch {torch.__version__} has no {module}.{name}, which capture needs; torch {KNOWN} are known to work"
+        ) from None
+
+
+def fake_mode() -> Any:
+    """Return a mode under which tensors have shapes, types and storages but no memory."""
+    return _find("torch._subclasses.fake_tensor", "FakeTensorMode")(allow_non_fake_inputs=True)
+
+
+def is_fake(tensor: torch.Tensor) -> bool:
+    """Whether a tensor has no memory because it was made under a fake mode."""
+    return isinstance(tensor, _find("torch._subclasses.fake_tensor", "FakeTensor"))
+
+
+def mode_of(tensor: torch.Tensor) -> Any:
+    """Return the mode that a fake tensor belongs to."""
+    return tensor.fake_mode  # type: ignore[attr-defined]
+
+
+def active_fake_mode() -> Any:
+    """Return the fake mode that is on now, or None."""
+    return _find("torch._C", "_get_dispatch_mode")(_find("torch._C", "_TorchDispatchModeKey").FAKE)
+
+
+def joint_graph(
+    module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], stack: contextlib.ExitStack
+) -> torch.fx.GraphModule:
+    """Return one graph of the forward and backward pass, whose inputs and outputs carry descriptors.
+
+    What the model writes in place stays written in place: functionalisation is off, so the operations are those
+    that eager execution runs.
+    """
+    export = _find("torch._functorch.aot_autograd", "aot_export_joint_with_descriptors")
+    known = inspect.signature(export).parameters
+    if "disable_functionalization" not in known:
+        raise CaptureError(f"torch {torch.__version__} cannot keep writes in place; torch {KNOWN} are known to work")
+    options: dict[str, Any] = {"disable_functionalization": True, "keep_inference_input_mutations": True}
+    if "_disable_torch_fn_metadata_mode" in known:
+        options["_disable_torch_fn_metadata_mode"] = True  # nothing here reads what it records
+    joint = export(stack, module, args, kwargs, **options)
+    graph: torch.fx.GraphModule = joint.graph_module
+    return graph
+
+
+def role(descriptor: object) -> tuple[str, str]:
+    """Return what a descriptor of the joint graph says: a role, and the name or number that goes with it.
+
+    Roles of inputs: parameter, buffer, input, tangent. Of outputs: output, gradient, mutation.
+    """
+    kind = type(descriptor).__name__
+    if kind == "ParamAOTInput":
+        return "parameter", descriptor.target  # type: ignore[attr-defined, no-any-return]
+    if kind == "BufferAOTInput":
+        return "buffer", descriptor.target  # type: ignore[attr-defined, no-any-return]
+    if kind == "PlainAOTInput":
+        return "input", str(descriptor.idx)  # type: ignore[attr-defined]
+    if kind == "TangentAOTInput":
+        return "tangent", str(getattr(descriptor.output, "idx", 0))  # type: ignore[attr-defined]
+    if kind == "PlainAOTOutput":
+        return "output", str(descriptor.idx)  # type: ignore[attr-defined]
+    if kind == "GradAOTOutput":
+        of = role(descriptor.grad_of)  # type: ignore[attr-defined]
+        return ("gradient", of[1]) if of[0] == "parameter" else ("none", of[1])
+    if kind in ("InputMutationAOTOutput", "MetadataMutationAOTOutput"):
+        return "mutation", role(descriptor.mutated_input)[1]  # type: ignore[attr-defined]
+    return "none", ""
+
+
+@contextlib.contextmanager
+def preserved_metadata() -> Iterator[None]:
+    """Keep what `annotated` says with the nodes that are traced meanwhile."""
+    with _find("torch.fx.traceback", "preserve_node_meta")():
+        yield
+
+
+def annotated(note: dict[str, Any]) -> Any:
+    """Return a context that writes a note into the `custom` metadata of the nodes that are traced within."""
+    return _find("torch.fx.traceback", "annotate")(note)
+
+
+@contextlib.contextmanager
+def marked_checkpoints(mark: Callable[[], Any]) -> Iterator[None]:
+    """Run every checkpointed function inline, within the context that `mark` returns.
+
+    torch.export inlines checkpoints without a trace, and the reentrant kind even without gradients.
+    """
+    module = importlib.import_module("torch.utils.checkpoint")
+    names = ("_checkpoint_without_reentrant_generator", "CheckpointFunction")
+    kept = [_find(module.__name__, name) for name in names]
+
+    def inline(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
+        del function, args, kwargs  # the caller runs the function between the two halves of this generator
+        with mark():
+            yield
+
+    class Inline:
+        """Stands for the autograd function of reentrant checkpoints."""
+
+        @staticmethod
+        def apply(function: Callable[..., Any], preserve_random_state: bool, *args: Any) -> Any:
+            del preserve_random_state
+            with mark():
+                return function(*args)
+
+    for name, value in zip(names, (inline, Inline), strict=True):
+        setattr(module, name, value)
+    try:
+        yield
+    finally:
+        for name, value in zip(names, kept, strict=True):
+            setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def without_mkldnn() -> Iterator[None]:
+    """Switch MKL-DNN off, whose fused recurrent layers no other device has.
+
+    torch.backends.mkldnn.flags does so too, but sets all other flags with it and warns where one does not apply.
+    """
+    before = _find("torch._C", "_get_mkldnn_enabled")()
+    switch = _find("torch._C", "_set_mkldnn_enabled")
+    switch(False)
+    try:
+        yield
+    finally:
+        switch(before)
+
+
+def storage_id(tensor: torch.Tensor) -> int:
+    """Return a number that two tensors share when they share bytes; valid while both are alive."""
+    return int(tensor.untyped_storage()._cdata)
