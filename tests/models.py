@@ -1,9 +1,10 @@
 """Small models, one for each thing that capture must get right: name to (model, args, kwargs, loss)."""
 
+from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
@@ -13,7 +14,7 @@ class Case(NamedTuple):
 
     model: nn.Module
     args: tuple = ()
-    kwargs: dict = {}
+    kwargs: dict = MappingProxyType({})
     loss: object = None
     random: bool = False
     """Whether random numbers are drawn, so that only program order gives the same ones."""
@@ -125,7 +126,7 @@ class Inplace(nn.Module):
             self.count += 1
             self.mean.mul_(0.9).add_(y.mean(0), alpha=0.1)
         z = self.b(y).relu_()
-        return ((z + self.mean) * self.count).sum()
+        return ((z + self.mean) * self.count).sum() + (self.mean[:3] * y[:, 3:]).sum()
 
 
 class TwoTowers(nn.Module):
@@ -216,7 +217,7 @@ def cases():
     """Every case by name, with fixed weights and inputs."""
     torch.manual_seed(20)
     words = torch.randint(11, (3, 5))
-    made = {
+    return {
         "conv-norm": Case(ConvNorm(), (torch.randn(4, 3, 8, 8), torch.randint(5, (4,)))),
         "residual": Case(Residual(), (torch.randn(2, 4, 8, 8),)),
         "lstm": Case(Recurrent(), (torch.randn(3, 4, 5), torch.randint(3, (3,))), exact=False),
@@ -238,4 +239,3 @@ def cases():
         "mlp": Case(nn.Sequential(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 1)), (torch.randn(5, 4),),
                     loss=lambda out: out.abs().mean()),
     }  # fmt: skip
-    return made

@@ -33,7 +33,9 @@ def real_step(optimizer, parameter, gradient, states):
         )  # fmt: skip
     else:
         step, *moments = lists
-        rows, columns, variances = (moments[0], moments[1], [None]) if len(moments) == 2 else ([None], [None], moments[0])
+        rows, columns, variances = (
+            (moments[0], moments[1], [None]) if len(moments) == 2 else ([None], [None], moments[0])
+        )
         importlib.import_module("torch.optim._adafactor").adafactor(
             [parameter], [gradient], rows, columns, variances, step, d=1.0, lr=1e-2, beta2_decay=-0.8,
             weight_decay=0.0, eps1=None, eps2=1e-3, maximize=False,
@@ -68,7 +70,7 @@ class Replay:
         g = self.graph
         self.readers_left = np.diff(g.consumers[0]).astype(int)
         self.members = [[] for _ in range(g.n_tensors)]
-        self.root = [int(t) if not g.persistent[t] else int(t) for t in g.tensor_storage[g.tensor_storage]]
+        self.root = g.tensor_storage[g.tensor_storage].tolist()
         for t, root in enumerate(self.root):
             self.members[root].append(t)
 

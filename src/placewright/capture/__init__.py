@@ -32,7 +32,7 @@ from placewright.errors import CaptureError
 from placewright.graph import OpGraph
 from placewright.operations import build_graph
 
-__all__ = ["OPTIMIZERS", "UPDATE_ORDERS", "Captured", "CaptureWarning", "capture", "capture_step", "fake_tensors"]
+__all__ = ["OPTIMIZERS", "UPDATE_ORDERS", "CaptureWarning", "Captured", "capture", "capture_step", "fake_tensors"]
 
 
 class CaptureWarning(UserWarning):
@@ -82,9 +82,7 @@ def capture(
     gradients of the outputs are inputs of the step. `update_order="end"` puts updates last, as an eager optimiser does.
     A fallback is told by a CaptureWarning.
     """
-    captured = capture_step(
-        model, args, kwargs, optimizer=optimizer, loss=loss, update_order=update_order, name=name
-    )
+    captured = capture_step(model, args, kwargs, optimizer=optimizer, loss=loss, update_order=update_order, name=name)
     for note in captured.notes:
         warnings.warn(f"captured by {captured.method}: {note}", CaptureWarning, stacklevel=2)
     return captured.graph

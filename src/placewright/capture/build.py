@@ -195,7 +195,7 @@ class Builder:
                 continue  # the gradient of the loss is drafted once the loss is there
             elif node.op == "call_function":
                 self._add(node)
-            if node is self._loss_node:
+            if self._loss_node is not None and node is self._loss_node:
                 self._start_backward(node)
 
     def _start_backward(self, loss: Node) -> None:
@@ -218,12 +218,14 @@ class Builder:
                 self.values[node] = {0: self.values[source][place]}  # type: ignore[index]
             return
         made = _outputs(node)
-        arguments = [a for a in node.all_input_nodes if a in self.values and isinstance(a.meta.get("val"), torch.Tensor)]
+        arguments = [
+            a for a in node.all_input_nodes if a in self.values and isinstance(a.meta.get("val"), torch.Tensor)
+        ]
         written = [a for a in _written(node) if a in self.values]
         if not made and not written:
             return  # an assertion, or arithmetic on sizes
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            raise data_decide(node, f"the operator {node.target.name()}")
+            raise data_decide(node, f"the operator {node.target}")
         kind = kind_of(node.target)
         if kind in _SAME or self._is_whole_view_of_persistent(made, arguments, written):
             self.values[node] = {0: self.values[arguments[0]][0]}
@@ -333,9 +335,10 @@ class Builder:
         """Return the path of the module that a node belongs to; the sum of two gradients is where its first is."""
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         noted = (node.meta.get("custom") or {}).get("scope")
-        if stack or noted is not None:
-            path = noted if noted is not None else next(reversed(stack.values()))[0]
-            return clean_scope(path)
+        if noted is not None:
+            return clean_scope(noted)
+        if stack:
+            return clean_scope(next(reversed(stack.values()))[0])
         makers = (self.by_name[self.values[a][0].reference[0]] for a in arguments)
         return next((maker.scope for maker in makers if maker.scope), "")
 

@@ -34,7 +34,9 @@ def lent_shapes(model: nn.Module, inputs: Any) -> Iterator[tuple[Any, Any]]:
     The model is as it was afterwards. Tied weights stay tied; views of one storage stay views of one storage.
     """
     tensors = [*model.parameters(), *model.buffers(), *_tensors(inputs)]
-    mode = next((torch_private.mode_of(t) for t in tensors if torch_private.is_fake(t)), None) or torch_private.fake_mode()
+    mode = (
+        next((torch_private.mode_of(t) for t in tensors if torch_private.is_fake(t)), None) or torch_private.fake_mode()
+    )
     stand_ins: dict[int, torch.Tensor] = {}
     bases: dict[int, torch.Tensor] = {}
 
@@ -48,7 +50,7 @@ def lent_shapes(model: nn.Module, inputs: Any) -> Iterator[tuple[Any, Any]]:
     kept: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     try:
         for module in model.modules():
-            for held in (module._parameters, module._buffers):
+            for held in _held(module):
                 for name, tensor in held.items():
                     if tensor is not None:
                         kept.append((held, name, tensor))
@@ -60,6 +62,11 @@ def lent_shapes(model: nn.Module, inputs: Any) -> Iterator[tuple[Any, Any]]:
             held[name] = tensor
         for module in model.modules():
             _refresh_recurrent(module)
+
+
+def _held(module: nn.Module) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the tables of a module's own parameters and buffers."""
+    return module._parameters, module._buffers
 
 
 def _tensors(tree: Any) -> list[torch.Tensor]:

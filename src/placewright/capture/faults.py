@@ -36,16 +36,14 @@ def _is_the_model(filename: str) -> bool:
     """Whether a file is neither of torch, nor of placewright, nor of Python itself; packages of others count."""
     path = os.path.realpath(filename)
     packages = f"{os.sep}site-packages{os.sep}" in path
-    own = path.startswith(_NOT_THE_MODEL[:1 if _ZOO in path else 2])
+    own = path.startswith(_NOT_THE_MODEL[: 1 if _ZOO in path else 2])
     return os.path.isfile(path) and not own and (packages or not path.startswith(_NOT_THE_MODEL))
 
 
 def is_data_dependent(error: BaseException) -> bool:
     """Whether an error says that the values of tensors decide what is computed."""
     names = {kind.__name__ for kind in type(error).__mro__}
-    return bool(
-        names & {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"}
-    )
+    return bool(names & {"GuardOnDataDependentSymNode", "DataDependentOutputException", "DynamicOutputShapeException"})
 
 
 def data_dependent(error: BaseException) -> CaptureError:

@@ -39,17 +39,21 @@ class Step(nn.Module):
         if not self.trained:
             return _flat(found)
         if self.loss is not None:
-            value = self.loss(found)
-            if not _is_scalar(value):
-                what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)
-                raise CaptureError(f"the loss function returns {what[:200]}; it must return one floating-point number")
             self.seen.loss = True
-            return (value,)
+            return (_checked_loss(self.loss(found)),)
         value = _find_loss(found)
         if value is None:
             return _flat(found)
         self.seen.loss = True
         return (value, *(tensor.detach() for tensor in _flat(found) if tensor is not value))
+
+
+def _checked_loss(value: object) -> torch.Tensor:
+    """Return what a loss function made, which must be one number."""
+    if isinstance(value, torch.Tensor) and _is_scalar(value):
+        return value
+    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:200]
+    raise CaptureError(f"the loss function returns {what}; it must return one floating-point number")
 
 
 def input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
@@ -86,7 +90,9 @@ def check_parameters(model: nn.Module) -> None:
                         "attribute, or make it an nn.Parameter",
                         parameters=[where],
                     )
-                if isinstance(tensor, nn.parameter.UninitializedTensorMixin):
+                if isinstance(
+                    tensor, torch.nn.parameter.UninitializedParameter | torch.nn.parameter.UninitializedBuffer
+                ):
                     raise CaptureError(
                         f"parameter {where!r} has no shape yet; run the model once on an input, so that its lazy "
                         "modules learn their sizes",

@@ -77,22 +77,25 @@ def role(descriptor: object) -> tuple[str, str]:
     Roles of inputs: parameter, buffer, input, tangent. Of outputs: output, gradient, mutation.
     """
     kind = type(descriptor).__name__
-    if kind == "ParamAOTInput":
-        return "parameter", descriptor.target  # type: ignore[attr-defined, no-any-return]
-    if kind == "BufferAOTInput":
-        return "buffer", descriptor.target  # type: ignore[attr-defined, no-any-return]
-    if kind == "PlainAOTInput":
-        return "input", str(descriptor.idx)  # type: ignore[attr-defined]
-    if kind == "TangentAOTInput":
-        return "tangent", str(getattr(descriptor.output, "idx", 0))  # type: ignore[attr-defined]
-    if kind == "PlainAOTOutput":
-        return "output", str(descriptor.idx)  # type: ignore[attr-defined]
     if kind == "GradAOTOutput":
         of = role(descriptor.grad_of)  # type: ignore[attr-defined]
-        return ("gradient", of[1]) if of[0] == "parameter" else ("none", of[1])
+        return ("gradient" if of[0] == "parameter" else "none"), of[1]
     if kind in ("InputMutationAOTOutput", "MetadataMutationAOTOutput"):
         return "mutation", role(descriptor.mutated_input)[1]  # type: ignore[attr-defined]
+    if kind == "TangentAOTInput":
+        return "tangent", str(getattr(descriptor.output, "idx", 0))  # type: ignore[attr-defined]
+    if kind in _PLAIN_ROLES:
+        meaning, attribute = _PLAIN_ROLES[kind]
+        return meaning, str(getattr(descriptor, attribute))
     return "none", ""
+
+
+_PLAIN_ROLES = {
+    "ParamAOTInput": ("parameter", "target"),
+    "BufferAOTInput": ("buffer", "target"),
+    "PlainAOTInput": ("input", "idx"),
+    "PlainAOTOutput": ("output", "idx"),
+}
 
 
 @contextlib.contextmanager

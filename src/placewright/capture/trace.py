@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import itertools
 import logging
 import sys
@@ -57,7 +56,7 @@ def trace(
     """Return the joint graph of a training step, or the graph of an inference pass."""
     names = input_names(model, args, kwargs)
     step = Step(model, training=training, loss=loss)
-    with _quiet(), _modes(model, training), lent_shapes(model, (args, kwargs)) as (mode, (args, kwargs)):
+    with _quiet(), _modes(model, training), lent_shapes(model, (args, kwargs)) as (mode, (fake_args, fake_kwargs)):
         stand_ins = {
             name: tensor
             for held in (model.named_parameters, model.named_buffers)
@@ -66,7 +65,7 @@ def trace(
         if not training:
             _freeze(model)
         with mode, contextlib.nullcontext() if training else torch.no_grad():
-            module, method, notes = _first_way(step, args, kwargs, training)
+            module, method, notes = _first_way(step, fake_args, fake_kwargs, training)
         return _described(module, method, notes, names, step.seen.loss, stand_ins)
 
 
@@ -137,7 +136,9 @@ def _joint(
     return joint_of(program, args, kwargs)
 
 
-def joint_of(program: torch.export.ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+def joint_of(
+    program: torch.export.ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.fx.GraphModule:
     """Return the joint graph of an exported program."""
     module = program.module()
     for part in module.modules():
@@ -188,7 +189,7 @@ def _run_as_function(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], 
     last = max(list(traced.graph.nodes).index(node) for node in forward)
     for k, node in enumerate(traced.graph.nodes):
         node.meta["partitioner_tag"] = "is_forward" if k <= last else "is_backward"
-    return traced  # type: ignore[no-any-return]
+    return traced
 
 
 @contextlib.contextmanager

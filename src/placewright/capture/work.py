@@ -44,7 +44,7 @@ def kind_of(target: Any) -> str:
     """Return the canonical kind of an operator: its name without dialect, device or the mark of writing in place."""
     name = getattr(target, "_schema", None)
     plain = name.name.partition("::")[2] if name is not None else getattr(target, "__name__", str(target))
-    backward = plain.endswith("_backward") or plain.endswith("_backward_data")
+    backward = plain.endswith(("_backward", "_backward_data"))
     stem = re.sub(r"_backward(_data)?$", "", plain) if backward else plain
     if plain in _KINDS:
         return _KINDS[plain]
@@ -83,9 +83,7 @@ def dtype_of(tensors: Sequence[torch.Tensor]) -> str:
     return name if name in DTYPES else "uint8" if "uint" in name or "int4" in name else "float32"
 
 
-def work_of(
-    kind: str, args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-) -> Work:
+def work_of(kind: str, args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Work:
     """Return what an operation does; `args` are its arguments with tensors in the place of nodes."""
     dtype = dtype_of(inputs if kind in _FLOPS else [*outputs, *inputs])
     written = sum(map(touched_bytes, outputs))
