@@ -12,11 +12,11 @@ from tests import size_report
 PACKAGE = Path(__file__).parents[1] / "src" / "placewright"
 LAYERS = [  # low to high; units of one layer never import each other
     ["errors"],
-    ["checks", "files"],
+    ["checks", "files", "repeats"],
     ["documents", "graph", "machine"],
-    ["operations", "machine_files", "profile", "fingerprints"],
-    ["graph_format", "placement", "grouping"],
-    ["costs", "workload"],
+    ["operations", "machine_files", "profile", "fingerprints", "structure"],
+    ["graph_format", "placement", "grouping", "block_candidates"],
+    ["costs", "workload", "blocks"],
     ["problem"],
     ["plan"],
     ["sim", "formats"],
