@@ -165,6 +165,17 @@ class Checkpointed(nn.Module):
         return x.square().mean()
 
 
+class RootMeanSquare(nn.Module):
+    """Normalisation by the root of the mean square, with a weight and without."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.norm, self.plain = nn.Linear(6, 6), nn.RMSNorm(6), nn.RMSNorm(6, elementwise_affine=False)
+
+    def forward(self, x):
+        return (self.norm(self.a(self.plain(x))) * torch.linspace(-1, 2, 6)).tanh().sum()
+
+
 class Experts(nn.Module):
     """Two experts for each token of a fixed capacity, chosen by a router; integer indices, gather and scatter."""
 
@@ -229,12 +240,13 @@ def cases():
         "two-towers": Case(TwoTowers(), (torch.randn(3, 4),), {"text": {"ids": torch.randint(9, (3, 4))}}, _scores),
         "dropout": Case(Dropout(), (torch.randn(6, 8),), random=True),
         "checkpointed": Case(Checkpointed(), (torch.randn(4, 8),)),
+        "rms-norm": Case(RootMeanSquare(), (torch.randn(4, 3, 6),), exact=False),
         "experts": Case(Experts(), (torch.randn(10, 8),)),
         "frozen": Case(Frozen(), (torch.randn(4, 6),)),
         "expanded": Case(Expanded(), (torch.randn(2, 5, 6),)),
         "encoder-layer": Case(
             nn.TransformerEncoderLayer(8, 2, 16, dropout=0.2, batch_first=True), (torch.randn(2, 5, 8),),
-            loss=lambda out: out.square().mean(), random=True,
+            loss=lambda out: (out * torch.linspace(-3, 5, 8)).tanh().sum(), random=True, exact=False,
         ),
         "mlp": Case(nn.Sequential(nn.Linear(4, 6), nn.Sigmoid(), nn.Linear(6, 1)), (torch.randn(5, 4),),
                     loss=lambda out: out.abs().mean()),

@@ -38,6 +38,11 @@ def same(found, expected, exact):
     return torch.allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+def optimizer_for(name):
+    """AdamW, whose first step is nearly the sign of a gradient; so SGD where gradients have rounding errors."""
+    return "adamw" if CASES[name].exact else "sgd"
+
+
 def compare(name, optimizer, update_order, seed):
     """Play a case in one order and compare loss, gradients, parameters and buffers with eager execution."""
     case = CASES[name]
@@ -58,14 +63,14 @@ def compare(name, optimizer, update_order, seed):
 @pytest.mark.parametrize("name", CASES)
 def test_program_order_is_eager_execution(name):
     """Loss, gradients, updated parameters and buffers are those of torch, exactly where the same kernels run."""
-    compare(name, "adamw", "early", None)
+    compare(name, optimizer_for(name), "early", None)
 
 
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.random])
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_every_order_that_the_edges_allow_is_eager_execution(name, seed):
     """Reads, order-only edges, versions and lifetimes are complete: any order gives the same numbers."""
-    compare(name, "adamw", "early", seed)
+    compare(name, optimizer_for(name), "early", seed)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)

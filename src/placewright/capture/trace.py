@@ -26,6 +26,7 @@ from torch.utils import _pytree as pytree
 from placewright.capture import torch_private
 from placewright.capture.fake import lent_shapes
 from placewright.capture.faults import data_dependent, guessed, is_data_dependent, line_at_fault, one_line
+from placewright.capture.fused import use_fused
 from placewright.capture.step import PREFIX, Step, input_names
 from placewright.errors import CaptureError
 
@@ -143,6 +144,8 @@ def joint_of(
     module = program.module()
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
+            if use_fused(part.graph):
+                part.recompile()
             for node in part.graph.nodes:
                 if node.op == "call_function":
                     node.meta["custom"] = {**(node.meta.get("custom") or {}), "origin": node.name}

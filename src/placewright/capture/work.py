@@ -25,6 +25,8 @@ _KINDS = {
     "_scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
     "_scaled_dot_product_fused_attention_overrideable": "scaled_dot_product_attention",
     "_scaled_dot_product_attention_math_for_mps": "scaled_dot_product_attention",
+    "attention": "scaled_dot_product_attention",  # our own, with dropout
+    "attention_backward": "scaled_dot_product_attention_backward",
     "_native_batch_norm_legit": "batch_norm",
     "_native_batch_norm_legit_functional": "batch_norm",
     "_native_batch_norm_legit_no_training": "batch_norm",
