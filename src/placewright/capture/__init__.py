@@ -23,7 +23,7 @@ from torch import nn
 
 from placewright.capture.build import Builder
 from placewright.capture.fake import fake_tensors
-from placewright.capture.optimizers import OPTIMIZERS, optimizer_named
+from placewright.capture.optimizers import OPTIMIZERS, Optimizer, optimizer_named
 from placewright.capture.recompute import repeat_checkpointed
 from placewright.capture.step import check_parameters
 from placewright.capture.trace import Loss, Traced, trace
@@ -107,15 +107,22 @@ def capture_step(
     check_parameters(model)
     given = tuple(args) if isinstance(args, Sequence) and not isinstance(args, str | torch.Size) else (args,)
     traced = trace(model, given, dict(kwargs or {}), training=chosen is not None, loss=loss)
+    return captured_from(traced, name or type(model).__name__, chosen, update_order, started)
+
+
+def captured_from(
+    traced: Traced, name: str, optimizer: Optimizer | None, update_order: str, started: float
+) -> Captured:
+    """The graph of a traced step; `started` is when its capture began, by `time.perf_counter`."""
     repeat_checkpointed(traced.module.graph)
     builder = Builder(traced)
     builder.add_inputs()
     builder.add_operations()
-    drafts = with_updates(builder, chosen, update_order)
+    drafts = with_updates(builder, optimizer, update_order)
     outputs = {
         builder.values[node][0].now() for node, role, _ in traced.outputs if role == "output" and node in builder.values
     }
-    graph = build_graph(name or type(model).__name__, (draft.operation(outputs) for draft in drafts))
+    graph = build_graph(name, (draft.operation(outputs) for draft in drafts))
     return Captured(
         graph,
         traced,

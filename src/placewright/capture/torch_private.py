@@ -99,6 +99,32 @@ _PLAIN_ROLES = {
 
 
 @contextlib.contextmanager
+def without_fake_mode() -> Iterator[None]:
+    """Switch the active fake mode off."""
+    with _find("torch._subclasses.fake_tensor", "unset_fake_temporarily")():
+        yield
+
+
+@contextlib.contextmanager
+def truncated_without_values() -> Iterator[None]:
+    """Let `trunc_normal_` fill fake tensors: since torch 2.13 it draws until the values that it sees are in range."""
+    module, name = importlib.import_module("torch.nn.init"), "_no_grad_trunc_normal_"
+    kept = getattr(module, name, None)
+    if kept is None:
+        yield
+        return
+
+    def fill(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        return tensor if is_fake(tensor) else kept(tensor, *args, **kwargs)
+
+    setattr(module, name, fill)
+    try:
+        yield
+    finally:
+        setattr(module, name, kept)
+
+
+@contextlib.contextmanager
 def preserved_metadata() -> Iterator[None]:
     """Keep what `annotated` says with the nodes that are traced meanwhile."""
     with _find("torch.fx.traceback", "preserve_node_meta")():
@@ -156,6 +182,16 @@ def without_mkldnn() -> Iterator[None]:
         yield
     finally:
         switch(before)
+
+
+def archive_writer(buffer: Any) -> Any:
+    """Return a context that writes entries of a `.pt2` archive into a buffer, and ends it."""
+    return _find("torch.export.pt2_archive._package", "PT2ArchiveWriter")(buffer)
+
+
+def has_kernel(operator: Any) -> bool:
+    """Whether an operator is one that computes, rather than one of TorchScript's own."""
+    return bool(_find("torch._C", "_dispatch_has_kernel")(operator.name()))
 
 
 def storage_id(tensor: torch.Tensor) -> int:

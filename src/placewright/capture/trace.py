@@ -57,7 +57,7 @@ def trace(
     """Return the joint graph of a training step, or the graph of an inference pass."""
     names = input_names(model, args, kwargs)
     step = Step(model, training=training, loss=loss)
-    with _quiet(), _modes(model, training), lent_shapes(model, (args, kwargs)) as (mode, (fake_args, fake_kwargs)):
+    with quiet(), _modes(model, training), lent_shapes(model, (args, kwargs)) as (mode, (fake_args, fake_kwargs)):
         stand_ins = {
             name: tensor
             for held in (model.named_parameters, model.named_buffers)
@@ -67,7 +67,7 @@ def trace(
             _freeze(model)
         with mode, contextlib.nullcontext() if training else torch.no_grad():
             module, method, notes = _first_way(step, fake_args, fake_kwargs, training)
-        return _described(module, method, notes, names, step.seen.loss, stand_ins)
+        return described(module, method, notes, names, step.seen.loss, stand_ins)
 
 
 def _freeze(model: nn.Module) -> None:
@@ -141,7 +141,13 @@ def joint_of(
     program: torch.export.ExportedProgram, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.fx.GraphModule:
     """Return the joint graph of an exported program."""
-    module = program.module()
+    return joint_of_module(program.module(), args, kwargs)
+
+
+def joint_of_module(
+    module: torch.fx.GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> torch.fx.GraphModule:
+    """Return the joint graph of an exported program that was made a module again."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
             if use_fused(part.graph):
@@ -217,7 +223,7 @@ def _scoped(step: Step) -> Iterator[None]:
             handle.remove()
 
 
-def _described(
+def described(
     module: torch.fx.GraphModule,
     method: str,
     notes: Sequence[str],
@@ -259,7 +265,7 @@ def _modes(model: nn.Module, training: bool) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Keep torch's own chatter about tracing off the terminal, and the garbage collector out of the way.
 
     A graph of 40,000 nodes is 40,000 cycles of references that the collector walks over again and again. MKL-DNN

@@ -1,0 +1,99 @@
+"""Which operators and expressions a saved program may hold."""
+
+from __future__ import annotations
+
+import ast
+import re
+from typing import Any
+
+import torch
+
+from placewright.capture.torch_private import has_kernel
+from placewright.errors import FileError
+
+_OPERATOR = re.compile(r"torch\.ops\.(aten|prims|torchvision)\.([A-Za-z_]\w{0,99})\.([A-Za-z_]\w{0,99})", re.ASCII)
+_HIGHER_ORDER = frozenset(
+    f"torch.ops.higher_order.{name}"
+    for name in ("wrap_with_set_grad_enabled", "wrap_with_autocast", "cond", "while_loop", "map_impl", "scan")
+)
+_ON_NUMBERS = frozenset(
+    [f"_operator.{name}" for name in ("getitem", "add", "sub", "mul", "floordiv", "truediv", "mod", "neg", "pos")]
+    + [f"_operator.{name}" for name in ("eq", "ne", "lt", "le", "gt", "ge", "and_", "or_")]
+    + [f"math.{name}" for name in ("ceil", "floor", "trunc")]
+    + [f"torch.sym_{name}" for name in ("int", "float", "not", "max", "min", "ite", "sum", "sqrt")]
+)
+_FUNCTIONS = re.compile(
+    "FloorDiv|ModularIndexing|Where|PythonMod|Mod|CleanDiv|CeilToInt|FloorToInt|CeilDiv|LShift|RShift|PowByNatural|"
+    "FloatPow|FloatTrueDiv|IntTrueDiv|IsNonOverlappingAndDenseIndicator|TruncToFloat|TruncToInt|RoundToInt|"
+    "RoundDecimal|ToFloat|Identity|Max|Min|Eq|Ne|Lt|Le|Gt|Ge|And|Or|Not|Abs|ceiling|floor|"
+    "Symbol|Integer|Rational|Float|Add|Mul|Pow|Equality|Unequality|StrictLessThan|LessThan|"
+    "StrictGreaterThan|GreaterThan"
+)
+"""Functions of sizes that torch, by way of sympy, writes into expressions."""
+_WORD = re.compile(r"[A-Za-z_][A-Za-z_0-9]{0,40}|-?[0-9]{1,18}(\.[0-9]{1,18})?")
+_ALLOWED = (
+    ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword, ast.Name,
+    ast.Constant, ast.Load, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
+)  # fmt: skip
+_LONGEST = 2000
+_LARGEST_POWER = 8
+
+
+def check_operator(target: str, path: object) -> None:
+    """Refuse a call of anything but operators that compute on tensors, and arithmetic on sizes."""
+    if target in _ON_NUMBERS or target in _HIGHER_ORDER:
+        return
+    match = _OPERATOR.fullmatch(target)
+    if match is None:
+        what = "operators of aten, prims and torchvision are read, and no others"
+        raise FileError(path, "graph", f"calls {target[:120]!r}; {what}")
+    found: Any = getattr(getattr(getattr(torch.ops, match[1]), match[2], None), match[3], None)
+    if not isinstance(found, torch._ops.OpOverload) or not has_kernel(found):
+        raise FileError(path, "graph", f"calls {target[:120]!r}, which this torch ({torch.__version__}) does not have")
+    if any(argument.name in ("filename", "file", "path") for argument in found._schema.arguments):
+        raise FileError(path, "graph", f"calls {target[:120]!r}, which reads or writes files")
+
+
+def check_expression(text: object, path: object) -> None:
+    """Refuse a size that is no arithmetic on symbols: torch evaluates it."""
+    if not isinstance(text, str) or len(text) > _LONGEST or not _is_arithmetic(text):
+        raise FileError(path, "expr_str", f"{str(text)[:80]!r} is no size that torch writes")
+
+
+def _is_arithmetic(text: str) -> bool:
+    """Whether a text is numbers, symbols, arithmetic, and functions of sizes."""
+    try:
+        tree = ast.parse(text, mode="eval")
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return all(isinstance(node, _ALLOWED) and _is_harmless(node) for node in ast.walk(tree))
+
+
+def _is_harmless(node: ast.AST) -> bool:
+    """Whether one part of an expression is what a size may hold."""
+    if isinstance(node, ast.Call):
+        known = isinstance(node.func, ast.Name) and _FUNCTIONS.fullmatch(node.func.id) is not None
+        return known and all(isinstance(word.value, ast.Constant) for word in node.keywords) and _is_small_power(node)
+    if isinstance(node, ast.Name):
+        return "__" not in node.id
+    if isinstance(node, ast.Constant):
+        return type(node.value) in (int, float, bool) or _WORD.fullmatch(str(node.value)) is not None
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        return _is_small(node.right)
+    return not isinstance(node, ast.MatMult | ast.LShift)
+
+
+def _is_small_power(call: ast.Call) -> bool:
+    """Whether a call is no power, or one with a small exponent; others could fill the memory."""
+    if not isinstance(call.func, ast.Name) or call.func.id not in ("Pow", "PowByNatural", "FloatPow", "LShift"):
+        return True
+    return len(call.args) == 2 and _is_small(call.args[1])
+
+
+def _is_small(node: ast.expr) -> bool:
+    """Whether an exponent is a small number."""
+    if isinstance(node, ast.Call) and len(node.args) == 1:  # Integer(2)
+        node = node.args[0]
+    if isinstance(node, ast.UnaryOp):
+        node = node.operand
+    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and node.value <= _LARGEST_POWER
