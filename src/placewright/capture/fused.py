@@ -35,7 +35,7 @@ def attention(
     out, sums, state = _attention_outputs(query, value)
     if query.is_cuda:
         found, logsumexp, seed, offset = _on_gpu(query, key, value, _bias(query, mask), dropout, causal, scale)
-        state[:16] = torch.stack([seed, offset]).view(torch.uint8).flatten()[:16]
+        state[:16] = torch.stack([seed.cpu(), offset.cpu()]).view(torch.uint8).flatten()
         out.copy_(found)
         sums.copy_(logsumexp[..., : sums.shape[-1]])
         return out, sums, state
@@ -57,7 +57,7 @@ def attention_backward(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
     """Return the gradients of query, key, value and mask; that of the mask is empty where it is not wanted."""
     if query.is_cuda:
-        seed, offset = state[:16].view(torch.int64).unbind()
+        seed, offset = state[:16].cpu().view(torch.int64).unbind()  # where the kernel's host side reads them
         found = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
             grad, query, key, value, _bias(query, mask), out, sums, seed, offset, dropout,
             [True, True, True, mask_grad], causal, scale=scale,
