@@ -47,18 +47,23 @@ class Builder:
         self.shapes = shapes
         self.network = shapes.network
         self.reads: dict[int, list[int]] = {}
-        """For every node that stays, the places of the inputs that it reads as tensors."""
+        """For every node that stays, the places of the inputs that it reads as tensors, each tensor once."""
         self.references: dict[str, Reference] = {}
         self.inputs: list[Operation] = []
         self.parameters: list[Operation] = []
         self.operations: list[Operation] = []
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}
         self._persistent: set[Reference] = set()
         self._outputs: set[Reference] = set()
         self._base: dict[Reference, Reference] = {}
+        self._weights = set(self.network.weights)
+        """Weights, and what only looks at one."""
 
     def run(self) -> list[Operation]:
         """Return the operations of the network in program order."""
+        for node in self.network.nodes:
+            if node.op in VIEWS and node.inputs and node.inputs[0] in self._weights:
+                self._weights.update(node.outputs if self._is_view(self.shapes.call(node)) else ())
         self._find_needed()
         for name in self.network.inputs:
             value = self.shapes.values[name]
@@ -82,12 +87,16 @@ class Builder:
             made = [name for name in node.outputs if name]
             if not needed.intersection(made) or all(self._is_constant(name) for name in made):
                 continue
-            self.reads[i] = [place for place, name in enumerate(node.inputs) if name and self._is_read(node, place)]
-            needed.update(node.inputs[place] for place in self.reads[i])
+            once: dict[str, int] = {}
+            for place, name in enumerate(node.inputs):
+                if name and self._is_read(node, place):
+                    once.setdefault(name, place)
+            self.reads[i] = list(once.values())
+            needed.update(once)
 
     def _is_constant(self, name: str) -> bool:
         """Whether a value is known, or stored in the file, and hence made by no operation."""
-        return name in self.shapes.known or name in self.shapes.constants
+        return (name in self.shapes.known or name in self.shapes.constants) and name not in self._weights
 
     def _is_read(self, node: Node, place: int) -> bool:
         """Whether a node reads an input as a tensor, rather than as a setting."""
@@ -101,7 +110,7 @@ class Builder:
             return False
         if known.size == 1 and place in _SCALES.get(node.op, ()):
             return False
-        return name in self.network.weights or known.size != 1
+        return name in self._weights or known.size != 1
 
     # ---- operations --------------------------------------------------------------------------------
 
@@ -124,13 +133,15 @@ class Builder:
         return self.references[name]
 
     def _add(self, node: Node, reads: list[int]) -> None:
-        """Draft the operation of a node, unless it only looks at a parameter."""
+        """Draft the operation of a node, unless it only looks at a parameter that nobody is shown in this shape."""
         call = self.shapes.call(node)
         sources = [self._reference(node.inputs[place], node.scope) for place in reads]
-        is_view = self._is_view(call)
+        is_view = reads[:1] == [0] and self._is_view(call)
         if is_view and sources[0] in self._persistent:
-            self.references[node.outputs[0]] = sources[0]
-            return
+            reshaped = call.made(0).shape != call.value(0).shape
+            if not (reshaped and node.outputs[0] in self.network.outputs):
+                self.references[node.outputs[0]] = sources[0]
+                return
         name = self._fresh(node.name or next(filter(None, node.outputs)))
         outputs: list[Tensor] = []
         for out, value in zip(node.outputs, call.outputs, strict=True):
@@ -166,10 +177,12 @@ class Builder:
     def _fresh(self, name: str) -> str:
         """Return a name that no operation has."""
         name = name[: MAX_NAME - 12]
-        found, k = name, 1
+        found, count = name, self._taken.get(name, 0)
         while found in self._taken:
-            found, k = f"{name}_{k}", k + 1
-        self._taken.add(found)
+            count += 1
+            found = f"{name}_{count}"
+        self._taken[name] = count
+        self._taken.setdefault(found, 0)
         return found
 
     def _marked(self, op: Operation) -> Operation:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,6 +54,11 @@ class Call:
         """Return the value of an input where it is known."""
         return self.known[place] if place < len(self.known) else None
 
+    def whole(self, place: int) -> list[int] | None:
+        """Return the value of an input where it is known and made of whole numbers."""
+        known = self.data(place)
+        return None if known is None or known.dtype.kind not in "iu" else [int(size) for size in known.reshape(-1)]
+
     def integer(self, name: str, default: int | None = None, low: int = 0) -> int:
         """Return a whole number among the attributes."""
         value = self.node.attributes.get(name, default)
@@ -65,7 +71,7 @@ class Call:
     def integers(self, name: str) -> tuple[int, ...] | None:
         """Return a list of whole numbers among the attributes, or none where it is not there."""
         value = self.node.attributes.get(name)
-        if value is None or isinstance(value, str | int | float) or not all(isinstance(item, int) for item in value):
+        if isinstance(value, str) or not isinstance(value, Iterable) or not all(isinstance(v, int) for v in value):
             return None
         return tuple(value)
 

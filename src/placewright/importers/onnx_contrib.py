@@ -169,10 +169,8 @@ def _groups(call: Call) -> tuple[int, int, int, int, int, int]:
     rows = heads if call.optional(1) is not None else heads + 2 * shared  # else keys and values are packed behind
     if width % rows:
         raise call.fault(f"a width of {width} for {rows} heads")
-    total, past = call.data(6), _past(call, 3)
-    keys = past + queries
-    if total is not None and total.size == 1 and 0 < int(total.reshape(-1)[0]) < 1 << 40:
-        keys = max(past, int(total.reshape(-1)[0]))
+    total, past = call.whole(6), _past(call, 3)
+    keys = max(past, total[0]) if total else past + queries
     return batch, queries, keys, heads, shared, width // rows
 
 
@@ -194,7 +192,7 @@ def _grouped_flops(call: Call) -> float:
 def _norm(call: Call) -> _Made:
     """Return a norm's result, the mean and deviation of each row, and the sum that it was taken of."""
     x = call.value(0, *range(1, 65))
-    axis = axis_of(int(call.node.attributes.get("axis", -1)), len(x.shape), call)
+    axis = axis_of(call.integer("axis", -1, low=-64), len(x.shape), call)
     row = Value(_FLOAT, (*x.shape[:axis], *(1 for _ in x.shape[axis:])))
     if call.node.op == "SimplifiedLayerNormalization":
         return [x, row]
@@ -214,7 +212,7 @@ def _embed(call: Call) -> _Made:
 def _lookup(call: Call) -> _Made:
     """Return what a lookup in a packed table makes: fractions in the type of its scales."""
     table, ids, scales = call.value(0, *range(1, 65)), call.value(1), call.value(2)
-    axis = axis_of(int(call.node.attributes.get("gather_axis", 0)), len(table.shape), call)
+    axis = axis_of(call.integer("gather_axis", 0, low=-64), len(table.shape), call)
     packed = 8 // max(call.integer("bits", 4, low=1), 1) if table.code == _UINT8 else 1
     shape = [*table.shape[:-1], table.shape[-1] * max(packed, 1)]
     return [Value(scales.code, (*shape[:axis], *ids.shape, *shape[axis + 1 :]))]

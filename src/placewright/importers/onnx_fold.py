@@ -85,6 +85,7 @@ def _shape(call: Call) -> Array:
     if call.node.op == "Size":
         return np.array(value.count, np.int64)
     start, end = (call.node.attributes.get(name) for name in ("start", "end"))
+    start, end = (given if isinstance(given, int) else None for given in (start, end))
     return np.array(value.shape[start:end], np.int64)
 
 

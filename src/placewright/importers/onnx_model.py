@@ -113,7 +113,7 @@ def network_of(graph: Any, nodes: Sequence[Node], path: object) -> Network:
             place = f"value_info {info.name[:80]!r}"
             annotated[str(info.name)] = _typed(info, path, place)
     ordered = _ordered(inputs, weights, nodes, path)
-    made = {name for node in nodes for name in node.outputs}
+    made = {name for node in nodes for name in node.outputs if name}
     for k, name in enumerate(outputs):
         if name not in made and name not in inputs and name not in weights:
             raise FileError(path, f"graph.output[{k}]", f"nothing makes {name[:80]!r}")

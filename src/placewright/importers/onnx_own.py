@@ -69,21 +69,28 @@ def _compress(call: Call) -> Sequence[Partial]:
 
 def _unpooled(call: Call) -> Sequence[Partial]:
     """Return the shape that is given, where it is."""
-    shape = call.data(2)
-    return [(call.value(0).code, tuple(int(size) for size in shape.reshape(-1)))] if shape is not None else []
+    shape = call.whole(2)
+    return [(call.value(0).code, tuple(shape))] if shape is not None else []
 
 
 def _short_fourier(call: Call) -> Sequence[Partial]:
     """Return frames and frequencies, half of them unless all are asked for."""
-    x, step, length, window = call.value(0), call.data(1), call.data(3), call.optional(2)
-    size = int(length.reshape(-1)[0]) if length is not None and length.size == 1 else 0
+    x, step, length, window = call.value(0), call.whole(1), call.whole(3), call.optional(2)
+    size = length[0] if length else 0
     if not size and window is not None and window.shape:
         size = window.shape[0]
-    by = int(step.reshape(-1)[0]) if step is not None and step.size == 1 else 0
+    by = step[0] if step else 0
     if size < 1 or by < 1 or len(x.shape) not in (2, 3) or x.shape[1] < size:
         return []
     frequencies = size // 2 + 1 if call.node.attributes.get("onesided", 1) else size
     return [(x.code, (x.shape[0], (x.shape[1] - size) // by + 1, frequencies, 2))]
+
+
+def check(call: Call) -> None:
+    """Refuse what would end the process inside the package onnx rather than raise."""
+    given = call.node.attributes.get("num_outputs")
+    if call.node.op == "Split" and given is not None and given != len(call.node.outputs):
+        raise call.fault(f"the attribute 'num_outputs' is {given!r:.40}, but it has {len(call.node.outputs)} outputs")
 
 
 OWN: dict[str, Callable[[Call], Sequence[Partial]]] = {

@@ -17,7 +17,7 @@ from placewright.importers.onnx_contrib import CONTRIB
 from placewright.importers.onnx_dims import Dims
 from placewright.importers.onnx_fold import array_of, folded, is_small
 from placewright.importers.onnx_model import TYPES, Dim, Network, Node, Value, check_value, weight_value
-from placewright.importers.onnx_own import OWN, Partial
+from placewright.importers.onnx_own import OWN, Partial, check
 
 _POSITIVE = ("strides", "dilations", "kernel_shape", "group", "blocksize", "num_groups")
 _CONSTANTS = {  # attributes of Constant: element type, and whether it is a list
@@ -73,15 +73,22 @@ class Shapes:
         if key == "value" and hasattr(given, "data_type"):
             value = weight_value(given, self.path, node.label)
             array = array_of(given) if is_small(value, given=True) else None
-        elif key in _CONSTANTS and isinstance(given, str | int | float) != _CONSTANTS[key][1]:
+        elif key in _CONSTANTS and isinstance(given, Sequence if _CONSTANTS[key][1] else str | int | float):
             code, listed = _CONSTANTS[key]
             value = Value(code, (len(given),) if listed else ())
             if is_small(value, given=True):
-                array = np.array(list(given) if listed else given, np.float32 if code == 1 else np.int64)
+                array = self._array(node, list(given) if listed else given, np.float32 if code == 1 else np.int64)
         else:
             raise FileError(self.path, node.label, f"holds {key[:80]!r}, which is not read; store a dense tensor")
         self.values[node.outputs[0]] = self.constants[node.outputs[0]] = check_value(value, self.path, node.label)
         self._keep(node.outputs[0], array)
+
+    def _array(self, node: Node, given: Any, dtype: Any) -> Array:
+        """Return the numbers in an attribute."""
+        try:
+            return np.array(given, dtype)
+        except (ValueError, TypeError, OverflowError):
+            raise FileError(self.path, node.label, f"holds {given!r:.80}, not numbers; the file is damaged") from None
 
     def _node(self, node: Node) -> None:
         """Note the types of what a node makes, and the content where it is constant."""
@@ -121,6 +128,7 @@ class Shapes:
             given = node.attributes.get(name, 1)
             if any(size < 1 for size in ((given,) if isinstance(given, int) else call.integers(name) or ())):
                 raise call.fault(f"the attribute {name!r} has a value below 1")
+        check(call)
         proto = node.proto
         if op != proto.op_type or proto.domain:
             proto = onnx.helper.make_node(op, node.inputs[:most], node.outputs)
@@ -177,10 +185,8 @@ class Shapes:
 
     def _open(self, node: Node, name: str, shape: tuple[Dim, ...] | None) -> str:
         """Return what to say of an output whose size is not known."""
-        shown = (
-            "not even its number of axes is" if shape is None else f"({', '.join(map(_shown, shape))}) is all that is"
-        )
-        problem = f"the shape of output {name[:200]!r} cannot be worked out: {shown} known"
+        shown = "unknown, as is its number of axes" if shape is None else f"({', '.join(map(_shown, shape))})"
+        problem = f"the shape of output {name[:200]!r} cannot be worked out; it is {shown}"
         named = [size for size in shape or () if isinstance(size, str)]
         if named:
             return f"{problem}. Give the size: {self.dims.example(named)}"

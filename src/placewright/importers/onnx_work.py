@@ -15,6 +15,8 @@ from placewright.importers.onnx_call import Call
 from placewright.importers.onnx_contrib import CONTRIB
 from placewright.importers.onnx_model import Value
 
+MAX_POINTS = 1 << 96
+"""Products in one step of an einsum."""
 _FLOATING = ("float", "bfloat", "complex")
 
 MOVES = frozenset(
@@ -185,10 +187,11 @@ def _contractions(call: Call) -> list[tuple[float, float]]:
         joined = held | set(term)
         later = set(wanted).union(*labels[k + 1 :])
         held = joined & later
-        points = float(math.prod(sizes[label] for label in sorted(joined)))
-        last = k == len(labels) - 1
-        kept = 0.0 if last else float(math.prod(sizes[label] for label in sorted(held)))
-        steps.append((points * (2.0 if joined - held else 1.0), kept))
+        points = math.prod(sizes[label] for label in sorted(joined))
+        if points > MAX_POINTS:
+            raise call.fault(f"more than {MAX_POINTS} products")
+        kept = 0 if k == len(labels) - 1 else math.prod(sizes[label] for label in sorted(held))
+        steps.append((points * (2.0 if joined - held else 1.0), float(kept)))
     return steps
 
 
