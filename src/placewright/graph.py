@@ -85,7 +85,7 @@ class OpGraph:
     """In order of model, so that nothing depends on the order in which they were given."""
     tensor_shapes: tuple[tuple[int, ...] | None, ...] | None = None
     recompute: Bools = field(default_factory=lambda: np.zeros(0, bool))
-    """Which operations of the backward phase repeat one of the forward phase, as checkpointing has it; none, if empty."""
+    """Which operations of the backward phase repeat one of the forward phase (checkpointing); none, if empty."""
 
     def __post_init__(self) -> None:
         if len(self.recompute) == 0:

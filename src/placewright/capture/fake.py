@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,8 +23,38 @@ def fake_tensors() -> Iterator[Any]:
     if active is not None:
         yield active
         return
-    with torch_private.fake_mode() as mode:
+    with torch_private.fake_mode() as mode, torch_private.truncated_without_values():
         yield mode
+
+
+def built(build: Callable[[], nn.Module]) -> nn.Module:
+    """The module that `build` returns, of fake tensors under `fake_tensors`, whatever values its constructor reads.
+
+    Some constructors read values of small tensors that they place on the CPU by name, such as the rates of
+    stochastic depth. A fake mode has no values; beside the meta device these tensors are real. So the module is
+    made on the meta device, and fake tensors then take the place of its own.
+    """
+    mode = torch_private.active_fake_mode()
+    if mode is None:
+        return build()
+    with torch_private.without_fake_mode(), torch.device("meta"):
+        module = build()
+    places = [
+        (held, name, tensor)
+        for part in module.modules()
+        for held in (*_held(part), vars(part))
+        for name, tensor in held.items()
+        if isinstance(tensor, torch.Tensor)
+    ]
+    twins: dict[int, torch.Tensor] = {}
+    bases: dict[int, torch.Tensor] = {}
+    for held, name, tensor in places:  # which also keeps all tensors alive, so that no number is given out twice
+        if id(tensor) not in twins:
+            twins[id(tensor)] = _fake_twin(tensor, mode, bases)
+        held[name] = twins[id(tensor)]
+    for part in module.modules():
+        _refresh_recurrent(part)
+    return module
 
 
 @contextlib.contextmanager

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from placewright.capture.fake import built
 from placewright.capture.folder_inputs import TASKS, inputs_of, task_of
 from placewright.errors import FileError, InputError, MissingExtraError, UnknownNameError
 from placewright.files import parse_json, read_text
@@ -43,6 +44,8 @@ _FORCED: dict[str, Any] = {
     "return_dict": True,
 }
 """Fields that are set wherever they occur. A layer left out at random would be another graph in every step."""
+_FORCED_IN_TRAINING: dict[str, Any] = {"mask_time_prob": 0.0, "mask_feature_prob": 0.0}
+"""Also set for training: how many frames of sound are masked is drawn anew in every step, and so are sizes."""
 
 
 def from_folder(
@@ -59,6 +62,7 @@ def from_folder(
     is the bare model of that type. With `training` the labels are among the inputs, so that the pass returns
     a loss. `length` counts tokens of text, samples or frames of sound, or is the side of an image in pixels;
     without it, 512 tokens or what the model allows, ten seconds of sound, and the image size of the model.
+    Layers and frames of sound that a configuration leaves out at random are kept.
     Nothing is kept from pass to pass, so a pass of a decoder reads the whole text. Under a fake mode the model
     takes no memory.
     """
@@ -71,7 +75,7 @@ def from_folder(
     file = Path(path) / "config.json"
     document = _read(file)
     with _offline():
-        config = _config(document, file)
+        config = _config(document, file, _FORCED | (_FORCED_IN_TRAINING if training else {}))
         chosen = _model_class(config, document, task, file)
         model = _build(chosen, config, file)
     model.train(training)
@@ -94,16 +98,16 @@ def _read(file: Path) -> dict[str, Any]:
     return document
 
 
-def _set(value: Any) -> Any:
-    """Return a document with `_FORCED` in place and nothing that names code, at any depth."""
+def _set(value: Any, forced: dict[str, Any]) -> Any:
+    """Return a document with the forced fields in place and nothing that names code, at any depth."""
     if isinstance(value, dict):
-        kept = {key: _set(inner) for key, inner in value.items() if key not in _IMPLEMENTATIONS}
-        return kept | {key: forced for key, forced in _FORCED.items() if key in kept}
-    return [_set(inner) for inner in value] if isinstance(value, list) else value
+        kept = {key: _set(inner, forced) for key, inner in value.items() if key not in _IMPLEMENTATIONS}
+        return kept | {key: one for key, one in forced.items() if key in kept}
+    return [_set(inner, forced) for inner in value] if isinstance(value, list) else value
 
 
-def _config(document: dict[str, Any], file: Path) -> Any:
-    """Return the transformers configuration that a document describes."""
+def _config(document: dict[str, Any], file: Path, forced: dict[str, Any]) -> Any:
+    """Return the transformers configuration that a document describes, with these fields forced."""
     try:
         from transformers import PreTrainedConfig
         from transformers.models.auto.configuration_auto import CONFIG_MAPPING
@@ -116,11 +120,11 @@ def _config(document: dict[str, Any], file: Path) -> Any:
         raise FileError(file, "model_type", _unknown_type(kind, document, CONFIG_MAPPING))
     decode = getattr(PreTrainedConfig, "_decode_special_floats", lambda value: value)
     try:
-        config = CONFIG_MAPPING[kind].from_dict(decode(_set(document)))
+        config = CONFIG_MAPPING[kind].from_dict(decode(_set(document, forced)))
     except Exception as error:  # the configuration classes raise whatever their checks raise
         raise FileError(file, "", f"transformers refuses it as a {kind} configuration: {_line(error)}") from error
     _check_dtype(config, file)
-    _force(config)
+    _force(config, forced)
     return config
 
 
@@ -140,14 +144,14 @@ def _check_dtype(config: Any, file: Path) -> None:
         raise FileError(file, "dtype", f"{dtype[:80]!r} is not one of {', '.join(_DTYPES)}")
 
 
-def _force(config: Any) -> None:
-    """Set the fields of `_FORCED` that the classes' defaults brought in, in configurations within too."""
-    for key, value in _FORCED.items():
+def _force(config: Any, forced: dict[str, Any]) -> None:
+    """Set the forced fields that the classes' defaults brought in, in configurations within too."""
+    for key, value in forced.items():
         if key != "return_dict" and getattr(config, key, value) != value:
             setattr(config, key, value)
     for inner in vars(config).values():
         if hasattr(inner, "model_type") and hasattr(inner, "to_dict"):
-            _force(inner)
+            _force(inner, forced)
 
 
 def _model_class(config: Any, document: dict[str, Any], task: str | None, file: Path) -> Any:
@@ -184,7 +188,7 @@ def _named_class(named: Any, config: Any, file: Path) -> Any:
 def _build(chosen: Any, config: Any, file: Path) -> torch.nn.Module:
     """Return the module, its weights random (or fake) and in the type that the configuration names."""
     try:
-        model = chosen._from_config(config)
+        model = built(lambda: chosen._from_config(config))
     except MemoryError:
         raise InputError(f"{file}: {chosen.__name__} does not fit into memory; build it under fake tensors") from None
     except Exception as error:  # a class of transformers may raise anything on sizes that do not fit together

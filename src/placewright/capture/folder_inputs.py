@@ -246,31 +246,53 @@ _MAKERS: dict[str, Callable[[_Maker], torch.Tensor]] = {
 def _labels(maker: _Maker, kwargs: dict[str, Any]) -> dict[str, torch.Tensor | bool]:
     """Return what a class makes its loss of, and take from `kwargs` what it then makes itself."""
     name, task, params = type(maker.model).__name__, maker.task, maker.parameters
-    classes = max(1, int(getattr(maker.config, "num_labels", 2) or 2))
     if task == "zero-shot-image-classification" or (task == "feature-extraction" and "return_loss" in params):
         return {"return_loss": True}
     if task == "question-answering" and "start_positions" in params:
         where = torch.arange(maker.batch)
         return {"start_positions": where, "end_positions": where + 1}
+    if task == "pretraining" and "labels" not in params and "pixel_values" in kwargs:
+        return {}  # a masked autoencoder: the image is its own label
     if "labels" not in params or task is None:
-        if task == "pretraining" and "labels" not in params and "pixel_values" in kwargs:
-            return {}  # a masked autoencoder: the image is its own label
         raise InputError(f"{name} makes no loss of labels that are known; give a task that has one, or a loss")
     if task in {"text2text-generation", "automatic-speech-recognition"}:
         return {"labels": kwargs.pop("decoder_input_ids")}  # shifted to the right by the class itself
-    if task == "ctc":
-        return {"labels": maker.ids(maker.config, maker.batch, 32)}
-    if task == "semantic-segmentation":
-        return {"labels": torch.zeros(maker.batch, *kwargs["pixel_values"].shape[-2:], dtype=torch.int64)}
-    if task in {"text-generation", "fill-mask", "image-text-to-text"}:
-        return {"labels": kwargs["input_ids"]}
-    if task == "token-classification":
+    return _LABELS.get(task, _class_labels)(maker, kwargs)
+
+
+def _copied(maker: _Maker, kwargs: dict[str, Any]) -> dict[str, torch.Tensor | bool]:
+    """The tokens themselves (B, L)."""
+    del maker
+    return {"labels": kwargs["input_ids"]}
+
+
+def _pretraining_labels(maker: _Maker, kwargs: dict[str, Any]) -> dict[str, torch.Tensor | bool]:
+    """A label for every token (B, L), and for every pair of sentences (B) where the class has a head for them."""
+    params = maker.parameters
+    following = "next_sentence_label" if "next_sentence_label" in params else "sentence_order_label"
+    if following not in params:
         return {"labels": torch.zeros_like(kwargs["input_ids"])}
-    if task == "pretraining":
-        following = "next_sentence_label" if "next_sentence_label" in params else "sentence_order_label"
-        both = {following: torch.zeros(maker.batch, dtype=torch.int64)} if following in params else {}
-        wide = kwargs["input_ids"] if both else torch.zeros_like(kwargs["input_ids"])
-        return {"labels": wide} | both
-    if task == "multiple-choice" or classes > 1:
-        return {"labels": torch.arange(maker.batch) % (_CHOICES if task == "multiple-choice" else classes)}
-    return {"labels": torch.zeros(maker.batch, dtype=maker.dtype)}  # one label: a regression
+    return {"labels": kwargs["input_ids"], following: torch.zeros(maker.batch, dtype=torch.int64)}
+
+
+def _class_labels(maker: _Maker, kwargs: dict[str, Any]) -> dict[str, torch.Tensor | bool]:
+    """A class for every sample (B), or a number where there is one label: a regression."""
+    del kwargs
+    classes = max(1, int(getattr(maker.config, "num_labels", 2) or 2))
+    if maker.task == "multiple-choice":
+        classes = _CHOICES
+    if classes > 1:
+        return {"labels": torch.arange(maker.batch) % classes}
+    return {"labels": torch.zeros(maker.batch, dtype=maker.dtype)}
+
+
+_Labels = Callable[[_Maker, dict[str, Any]], dict[str, torch.Tensor | bool]]
+_LABELS: dict[str, _Labels] = {
+    **dict.fromkeys(("text-generation", "fill-mask", "image-text-to-text"), _copied),
+    "ctc": lambda maker, kwargs: {"labels": maker.ids(maker.config, maker.batch, 32)},
+    "pretraining": _pretraining_labels,
+    "semantic-segmentation": lambda maker, kwargs: {
+        "labels": torch.zeros(maker.batch, *kwargs["pixel_values"].shape[-2:], dtype=torch.int64)
+    },
+    "token-classification": lambda maker, kwargs: {"labels": torch.zeros_like(kwargs["input_ids"])},
+}

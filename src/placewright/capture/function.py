@@ -107,10 +107,9 @@ def _parts(returned: Any, where: str) -> tuple[torch.nn.Module, tuple[Any, ...],
     model, args = returned[:2]
     if not isinstance(model, torch.nn.Module):
         raise CaptureError(f"{where} returns a {type(model).__name__} first; a torch.nn.Module was expected")
+    kwargs: Any = returned[2] if len(returned) == 3 else {}
     if len(returned) == 2 and isinstance(args, Mapping):
         args, kwargs = (), args
-    else:
-        kwargs = returned[2] if len(returned) == 3 else {}
     if not isinstance(kwargs, Mapping) or not all(isinstance(key, str) for key in kwargs):
         raise CaptureError(f"{where} returns {_described(kwargs)} third; a dict of inputs by name was expected")
     positional = tuple(args) if isinstance(args, tuple | list) else (args,)
