@@ -175,7 +175,7 @@ def _named_class(named: Any, config: Any, file: Path) -> Any:
     name = named[0] if isinstance(named, list) else named
     if not isinstance(name, str) or not _CLASS.fullmatch(name):
         raise FileError(file, "architectures", "expected the names of classes")
-    found = getattr(transformers, name, None)
+    found: Any = getattr(transformers, name, None)
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         reason = f"{name!r} is no model class of transformers; code that comes with a folder is never run"
         raise FileError(file, "architectures", f"{reason}. Give a task to build another class of this model type.")

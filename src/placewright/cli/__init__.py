@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import click
 
+from placewright.cli.capturing import capture
 from placewright.cli.machines import machine
 from placewright.cli.planning import compare, plan
 from placewright.cli.program import Program, traceback_option
@@ -26,7 +27,7 @@ def cli() -> None:
     """
 
 
-for _command in (plan, compare, simulate, machine):
+for _command in (plan, compare, simulate, capture, machine):
     cli.add_command(_command)
 
 

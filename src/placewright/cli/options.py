@@ -19,7 +19,23 @@ OBJECTIVES = ("step", "max_load", "throughput")
 DISCIPLINES = ("stream", "ready", "priority")
 """Both as in placewright.problem, which is too heavy to import here; a test compares them."""
 
+OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "adafactor")
+UPDATE_ORDERS = ("early", "end")
+"""Both as in placewright.capture, which is too heavy to import here; a test compares them."""
+
 Command = Callable[..., None]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a model that is captured is to be captured; None means that nothing was said."""
+
+    optimizer: str | None = None
+    update_order: str | None = None
+    batch: int | None = None
+    length: int | None = None
+    task: str | None = None
+    dims: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -86,6 +102,21 @@ question_options = _gathered(
         help="pin:PATTERN=DEVICE, forbid:PATTERN=DEVICE, colocate:PATTERN,PATTERN or separate:PATTERN,PATTERN.",
     ),
     click.option("--memory", multiple=True, metavar="POOL=SIZE", help="Cap a pool, such as gpu:0=4GiB or gpu:*=4GiB."),
+)  # fmt: skip
+
+capture_options = _gathered(
+    Recipe,
+    "recipe",
+    click.option(
+        "--optimizer", type=click.Choice((*OPTIMIZERS, "none")),
+        help="Whose training step to capture; none: an inference pass. Default: a network's own, else none.",
+    ),
+    click.option("--update-order", type=click.Choice(UPDATE_ORDERS),
+                 help="Each update after its gradient, or all at the end of the step. Default: early."),
+    click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples of a step (zoo, hf)."),
+    click.option("--length", metavar="N", type=click.IntRange(min=1), help="Tokens, samples or pixels (hf)."),
+    click.option("--task", metavar="T", help="What to build a model for, such as text-generation (hf)."),
+    click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of an axis that is left open (.onnx)."),
 )  # fmt: skip
 
 effort_options = _gathered(

@@ -14,7 +14,9 @@ from placewright.cli.options import (
     DEFAULT_METHOD,
     Effort,
     Question,
+    Recipe,
     Style,
+    capture_options,
     effort_options,
     output_option,
     question_options,
@@ -39,13 +41,16 @@ MOST_POOLS = 4
     "--method", default=DEFAULT_METHOD, show_default=True, help="random, round-robin, brute-force or single:DEVICE."
 )
 @effort_options
+@capture_options
 @output_option
 @style_options
-def plan(question: Question, method: str, effort: Effort, output: str | None, style: Style) -> None:
+def plan(*, question: Question, method: str, effort: Effort, recipe: Recipe, output: str | None, style: Style) -> None:
     """Search for the fastest placement of MODEL that fits.
 
-    MODEL is a graph file of ours (.json, .json.gz), a workload of Tarnawski et al. (.json) or a PipeDream
-    profile (.txt). Ctrl-C ends the search with the best so far.
+    MODEL is a network of the zoo (nmt-4, layered/3), a function in a Python file that returns a module and its
+    inputs (file.py:FUNCTION), a transformers folder (hf:FOLDER), an exported program (.pt2), an ONNX model (.onnx), a
+    graph of ours (.json, .json.gz), a workload of Tarnawski et al. (.json) or a PipeDream profile (.txt). Ctrl-C ends
+    the search with the best so far.
     """
     from placewright.cli.progress import announce, warm_up
     from placewright.cli.setup import set_up
@@ -53,7 +58,7 @@ def plan(question: Question, method: str, effort: Effort, output: str | None, st
 
     out = Output(style)
     require_folder(output)
-    problem = set_up(question).problem
+    problem = set_up(question, recipe, out).problem
     _check_names(problem, [method])
     problem.check_memory()
     warm_up(out, problem)
@@ -82,8 +87,9 @@ def plan(question: Question, method: str, effort: Effort, output: str | None, st
 @question_options
 @click.option("--methods", metavar="A,B", help="Which to compare. Default: all that apply.")
 @effort_options
+@capture_options
 @style_options
-def compare(question: Question, methods: str | None, effort: Effort, style: Style) -> None:
+def compare(*, question: Question, methods: str | None, effort: Effort, recipe: Recipe, style: Style) -> None:
     """Search for a placement of MODEL by several methods, and list what each found, best first.
 
     Seconds and evaluations count for each method. Ctrl-C ends the method that is running, and the comparison.
@@ -93,7 +99,7 @@ def compare(question: Question, methods: str | None, effort: Effort, style: Styl
     from placewright.methods import method_names
 
     out = Output(style)
-    problem = set_up(question).problem
+    problem = set_up(question, recipe, out).problem
     given = method_names(problem) if methods is None else methods.split(",")
     names = list(dict.fromkeys(name for name in map(str.strip, given) if name))
     if not names:

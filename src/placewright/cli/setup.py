@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import re
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
@@ -12,21 +10,11 @@ from placewright.checks import parse_bytes
 from placewright.errors import InputError, UnknownNameError
 
 if TYPE_CHECKING:
-    from placewright.cli.options import Question
+    from placewright.cli.options import Question, Recipe
+    from placewright.cli.output import Output
     from placewright.machine import Machine
     from placewright.problem import Problem
     from placewright.workload import Workload
-
-READABLE = (
-    "It reads a graph of ours (.json, .json.gz), a workload of Tarnawski et al. (.json) or a PipeDream profile (.txt)."
-)
-_NOT_YET = (
-    (re.compile(r"hf:.*"), "a transformers folder"),
-    (re.compile(r".*\.py:[^/\\:]*"), "a function in a Python file"),
-    (re.compile(r".*\.onnx"), "an ONNX file"),
-    (re.compile(r".*\.pt2"), "an exported PyTorch program"),
-)
-_ZOO_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 
 
 @dataclass(frozen=True)
@@ -38,12 +26,19 @@ class Setup:
     path: str
 
 
-def set_up(question: Question) -> Setup:
-    """Read model and machine, and make the problem."""
+def set_up(question: Question, recipe: Recipe, out: Output) -> Setup:
+    """Read or capture the model, read the machine, and make the problem."""
+    from placewright.cli.models import may_bring_machine, read_model
+    from placewright.machine_files import load_machine
     from placewright.problem import Problem, parse_constraint
 
-    workload = read_model(question.model)
-    machine = _machine(question, workload)
+    given = None if question.machine is None else load_machine(question.machine)
+    if given is None and not may_bring_machine(question.model):
+        raise _no_machine(question.model)  # now rather than after a capture, which may take long
+    workload = read_model(question.model, recipe, out).workload
+    machine = given or workload.machine
+    if machine is None:
+        raise _no_machine(question.model)
     problem = Problem(
         workload.graph,
         machine.with_memory(_sizes("--memory", question.memory, _pools(machine))),
@@ -54,34 +49,18 @@ def set_up(question: Question) -> Setup:
     return Setup(problem, workload, question.model)
 
 
-def read_model(model: str) -> Workload:
-    """Read what MODEL names, or say why this version cannot."""
-    for pattern, what in _NOT_YET:
-        if pattern.fullmatch(model):
-            raise InputError(f"MODEL {model!r} is {what}, which this version cannot read yet. {READABLE}")
-    if _ZOO_NAME.fullmatch(model) and not os.path.exists(model):
-        raise InputError(f"MODEL {model!r} is no file, and this version cannot build networks by name yet. {READABLE}")
-    from placewright.importers import read_workload
-
-    return read_workload(model)
-
-
 def windows(texts: tuple[str, ...], machine: Machine) -> dict[str, int]:
     """Return streaming windows in bytes by device, from `--window` texts."""
     return _sizes("--window", texts, [device.name for device in machine.devices])
 
 
-def _machine(question: Question, workload: Workload) -> Machine:
-    """Return the machine that was named, or the workload's own."""
-    from placewright.machine_files import load_machine, presets
+def _no_machine(model: str) -> InputError:
+    """Say that nothing names a machine, and what does."""
+    from placewright.machine_files import presets
 
-    if question.machine is not None:
-        return load_machine(question.machine)
-    if workload.machine is not None:
-        return workload.machine
-    raise InputError(
-        f"{question.model} says nothing of a machine; name one with --machine. The presets are "
-        f"{', '.join(presets())}; the path of a TOML file works too."
+    return InputError(
+        f"{model} says nothing of a machine; name one with --machine. The presets are {', '.join(presets())}; the path "
+        "of a TOML file works too."
     )
 
 

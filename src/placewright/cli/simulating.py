@@ -10,7 +10,15 @@ import click
 
 from placewright.checks import format_seconds
 from placewright.cli.answer import Answer
-from placewright.cli.options import Question, Style, output_option, question_options, style_options
+from placewright.cli.options import (
+    Question,
+    Recipe,
+    Style,
+    capture_options,
+    output_option,
+    question_options,
+    style_options,
+)
 from placewright.cli.output import Output
 from placewright.cli.planning import require_folder, save
 from placewright.errors import InfeasibleError, PlacewrightError
@@ -31,6 +39,7 @@ if TYPE_CHECKING:
     "--window", multiple=True, metavar="DEVICE=SIZE", help="What a device may hold of streamed parameters, gpu:0=1GiB."
 )
 @click.option("--critical-path", is_flag=True, help="List every operation and transfer that the step waited for.")
+@capture_options
 @output_option
 @style_options
 def simulate(
@@ -39,6 +48,7 @@ def simulate(
     placement: str,
     window: tuple[str, ...],
     critical_path: bool,
+    recipe: Recipe,
     output: str | None,
     style: Style,
 ) -> None:
@@ -51,7 +61,7 @@ def simulate(
 
     out = Output(style)
     require_folder(output)
-    setup = set_up(question)
+    setup = set_up(question, recipe, out)
     problem = setup.problem
     given = read_placement(placement, problem, setup.path)
     origin = _origin(out, placement, problem)
