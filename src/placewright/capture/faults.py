@@ -29,7 +29,12 @@ def line_at_fault(error: BaseException) -> str:
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_the_model(frame.filename):
             return f"{frame.filename}:{frame.lineno}, in {frame.name}: {(frame.line or '').strip()}"
-    return ""
+    trace = error.__traceback__  # a program that was exported already runs without the model's own frames
+    nodes: list[torch.fx.Node] = []
+    while trace is not None:
+        nodes += [value for value in trace.tb_frame.f_locals.values() if isinstance(value, torch.fx.Node)]
+        trace = trace.tb_next
+    return next(filter(None, map(_line_of, reversed(nodes))), "")
 
 
 def _is_the_model(filename: str) -> bool:
@@ -53,9 +58,13 @@ def data_dependent(error: BaseException) -> CaptureError:
 
 def data_decide(node: torch.fx.Node, what: str) -> CaptureError:
     """Return the error to raise where a traced node shows that values decide: `what` names how."""
+    return CaptureError(f"{what}: {_DATA_DECIDE}", line=_line_of(node))
+
+
+def _line_of(node: torch.fx.Node) -> str:
+    """Return the line of the model that a traced node stems from."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', node.meta.get("stack_trace") or "")
-    line = next((f"{f}:{k}, in {name}: {code}" for f, k, name, code in reversed(frames) if _is_the_model(f)), "")
-    return CaptureError(f"{what}: {_DATA_DECIDE}", line=line)
+    return next((f"{f}:{k}, in {name}: {code}" for f, k, name, code in reversed(frames) if _is_the_model(f)), "")
 
 
 def guessed(failure: Any) -> CaptureError:

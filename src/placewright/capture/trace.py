@@ -24,6 +24,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from placewright.capture import torch_private
+from placewright.capture.assertions import drop_assertions
 from placewright.capture.fake import lent_shapes
 from placewright.capture.faults import data_dependent, guessed, is_data_dependent, line_at_fault, one_line
 from placewright.capture.fused import use_fused
@@ -150,7 +151,7 @@ def joint_of_module(
     """Return the joint graph of an exported program that was made a module again."""
     for part in module.modules():
         if isinstance(part, torch.fx.GraphModule):
-            if use_fused(part.graph):
+            if drop_assertions(part.graph) + use_fused(part.graph):
                 part.recompile()
             for node in part.graph.nodes:
                 if node.op == "call_function":
