@@ -179,8 +179,9 @@ def _named_class(named: Any, config: Any, file: Path) -> Any:
     if not (isinstance(found, type) and issubclass(found, transformers.PreTrainedModel)):
         reason = f"{name!r} is no model class of transformers; code that comes with a folder is never run"
         raise FileError(file, "architectures", f"{reason}. Give a task to build another class of this model type.")
-    if not isinstance(config, found.config_class or type(config)):
-        reason = f"{name!r} is built from a {found.config_class.__name__}"
+    expected = getattr(found, "config_class", None) or type(config)
+    if not isinstance(config, expected):
+        reason = f"{name!r} is built from a {expected.__name__}"
         raise FileError(file, "architectures", f"{reason}, but model_type {config.model_type!r} is another")
     return found
 

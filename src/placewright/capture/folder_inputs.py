@@ -128,7 +128,8 @@ class _Maker:
             return length or _TOKENS
         key, limit = limits[0]
         if length is not None and length > limit:
-            raise InputError(f"length is {length}; config.json allows {limit} by {key}")
+            written = (getattr(config, "attribute_map", None) or {}).get(key, key)
+            raise InputError(f"length is {length}; config.json allows {limit} by {written}")
         # RoBERTa counts positions from 2, so 514 of them hold 512 tokens
         return length or min(_TOKENS, limit - limit % 8 if limit > 8 else limit)
 
