@@ -2,8 +2,8 @@
 
     import placewright as pw
 
-    workload = pw.read_workload("gnmt.txt")
-    problem = pw.Problem(workload.graph, pw.machine("k40x4"))
+    graph = pw.capture(model, inputs, optimizer="adamw")  # or pw.zoo.load("nmt-4"), pw.read_workload("gnmt.txt").graph
+    problem = pw.Problem(graph, pw.machine("k40x4"))
     result = pw.search(problem, "random", stop=pw.stop.Seconds(10), seed=0)
     print(result.summary())
 
@@ -18,7 +18,12 @@ import types
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from placewright import errors, stop
+    from placewright import errors, stop, zoo
+    from placewright.blocks import Blocks, by_block, repeated_blocks
+    from placewright.capture import Captured, CaptureWarning, capture, capture_step, fake_tensors
+    from placewright.capture.exported import read_exported
+    from placewright.capture.folder import from_folder
+    from placewright.capture.function import from_function
     from placewright.checks import format_bytes, parse_bytes
     from placewright.costs import Costs
     from placewright.errors import PlacewrightError
@@ -40,6 +45,11 @@ if TYPE_CHECKING:
     from placewright.workload import Workload
 
 _HOMES = {
+    "blocks": ["Blocks", "by_block", "repeated_blocks"],
+    "capture": ["CaptureWarning", "Captured", "capture", "capture_step", "fake_tensors"],
+    "capture.exported": ["read_exported"],
+    "capture.folder": ["from_folder"],
+    "capture.function": ["from_function"],
     "checks": ["format_bytes", "parse_bytes"],
     "costs": ["Costs"],
     "errors": ["PlacewrightError"],
@@ -61,9 +71,12 @@ _HOMES = {
 }
 _WHERE = {name: (f"placewright.{home}", name) for home, names in _HOMES.items() for name in names}
 _WHERE["machine"] = ("placewright.machine_files", "load_machine")
-_MODULES = ("stop", "errors")
+_MODULES = ("stop", "errors", "zoo")
 
 __all__ = [
+    "Blocks",
+    "CaptureWarning",
+    "Captured",
     "Channel",
     "Colocate",
     "Constraint",
@@ -94,24 +107,33 @@ __all__ = [
     "Tensor",
     "Workload",
     "build_graph",
+    "by_block",
+    "capture",
+    "capture_step",
     "errors",
+    "fake_tensors",
     "format_bytes",
+    "from_folder",
+    "from_function",
     "machine",
     "machine_toml",
     "method_names",
     "parse_bytes",
     "parse_constraint",
     "presets",
+    "read_exported",
     "read_graph",
     "read_plan",
     "read_profile",
     "read_workload",
+    "repeated_blocks",
     "search",
     "simulate",
     "stop",
     "write_graph",
     "write_plan",
     "write_profile",
+    "zoo",
 ]
 
 

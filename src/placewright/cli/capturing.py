@@ -130,11 +130,13 @@ def _by_phase(graph: OpGraph, values: Any) -> dict[str, float]:
 
 def _longest_chain(graph: OpGraph) -> int:
     """Return how many operations the longest chain has in which each waits for the one before."""
-    start, before = graph.before
-    length = [0] * graph.n_ops
     queued = (~graph.off_queue).tolist()
-    for op, (first, last) in enumerate(zip(start[:-1].tolist(), start[1:].tolist(), strict=True)):
-        length[op] = queued[op] + max((length[other] for other in before[first:last].tolist()), default=0)
+    makers, waits = graph.tensor_op[graph.in_tensor].tolist(), graph.after_op.tolist()
+    reads, after = graph.in_start.tolist(), graph.after_start.tolist()
+    length: list[int] = []
+    for op in range(graph.n_ops):
+        before = (*makers[reads[op] : reads[op + 1]], *waits[after[op] : after[op + 1]])
+        length.append(queued[op] + max((length[other] for other in before), default=0))
     return max(length, default=0)
 
 
@@ -170,8 +172,8 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if record["recomputed"]:
         lines.append(("recomputed", f"{record['recomputed']:,} operations of the forward pass are repeated"))
-    how = "read from a file" if record["method"] is None else f"by {record['method']}"
-    return [*lines, ("captured", f"{how} in {record['seconds']:.1f} s")]
+    took = f"in {record['seconds']:.1f} s"
+    return [*lines, ("read", took) if record["method"] is None else ("captured", f"by {record['method']} {took}")]
 
 
 _AMOUNTS = (
