@@ -121,7 +121,7 @@ def formatted(name: str, family: Family, found: dict[str, Any], why: str) -> str
             cells += [made["way"], f"{made['operations']:,}", f"{made['seconds']:.1f}"]
             remarks += [f"{kind}: {shortened(note)}" for note in made["notes"]]
     if family.frozen:
-        remarks.append(f"no gradient reaches {', '.join(family.frozen)}, frozen for training")
+        remarks.append(f"frozen for training, as no gradient reaches all of it: {', '.join(family.frozen)}")
     cells.append("; ".join(remarks).replace("|", "/"))
     return f"| {' | '.join(cells)} |".replace("|  |", "| |")
 

@@ -332,6 +332,7 @@ FAMILIES: dict[str, Family] = {
             },
             "dtype": "bfloat16",
         },
+        frozen=("model.vision_tower.*",),  # the text reads the last layer but one; its authors freeze the tower
     ),
     # state spaces and linear attention
     "mamba": Family(
