@@ -20,7 +20,7 @@ LAYERS = [  # low to high; units of one layer never import each other
     ["problem"],
     ["plan"],
     ["sim", "formats"],
-    ["predict", "bounds", "evaluate", "stop"],
+    ["predict", "bounds", "evaluate", "stop", "decisions"],
     ["search"],
     ["heuristics", "exact", "learn"],
     ["auto", "testing"],
