@@ -195,7 +195,7 @@ def test_words_say_what_the_record_says(small):
     """The text has the amounts, the kinds and their sum; notes go to stderr."""
     result = place("capture", SMALL)
     assert result.exit_code == 0
-    for word in (f"{PARAMETERS:,} elements", "by export", "log_softmax", "with everything on one device"):
+    for word in (f"{PARAMETERS:,} elements", "by export", "constant_pad_nd", "with everything on one device"):
         assert word in result.stdout
     assert f"captured {small['operations']} operations" in result.stderr
     assert place("capture", SMALL, "--quiet").stderr == ""
