@@ -46,12 +46,12 @@ def search(
     """Search for a good placement.
 
     `method` is a name or a placer. `stop` says when to end; without it a method runs until it has no more to
-    ask, and `random`, which never ends by itself, for 10 s. `seed` fixes all randomness; `watch` is told of
-    the progress after every batch.
+    ask, and one that is `endless` for 10 s. `seed` fixes all randomness; `watch` is told of the progress
+    after every batch.
     """
     from placewright.stop import Seconds
 
     placer = make_placer(method, problem) if isinstance(method, str) else method
-    if stop is None and placer.name == "random":
+    if stop is None and placer.endless:
         stop = Seconds(10.0)
     return run_search(problem, placer, stop, seed=seed, evaluator=evaluator, watch=watch)

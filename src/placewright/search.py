@@ -32,6 +32,8 @@ class Placer(ABC):
     """
 
     name: ClassVar[str] = "placer"
+    endless: ClassVar[bool] = False
+    """Whether it goes on asking until it is stopped; such a method gets 10 s unless told otherwise."""
 
     @abstractmethod
     def start(self, problem: Problem, rng: np.random.Generator) -> None:

@@ -86,6 +86,7 @@ class Random(Placer):
     """Every group on a device drawn uniformly from those that it may use; never ends by itself."""
 
     name = "random"
+    endless = True
 
     def __init__(self, params: RandomParams | None = None) -> None:
         self.params = params or RandomParams()
