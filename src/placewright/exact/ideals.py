@@ -1,0 +1,207 @@
+"""The optimal contiguous split of a graph: a dynamic programme over pairs of downward-closed sets of units.
+
+After Tarnawski et al. 2020, section 4: the parts of a contiguous split, in order, make a chain of downward-closed
+sets, so the least largest load of every set and number of devices follows from the smaller sets. What is added here
+is a bound: from a set, only parts below the best known value are tried, and only where the devices that remain could
+do the rest below it. That loses no better split.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.errors import ProblemError
+from placewright.exact.condense import Edges
+from placewright.exact.line import NEVER, Split, States
+from placewright.exact.parts import Parts
+from placewright.sim.ideals import Costs, Family, Order, Table, extend, grow, measure, refill
+
+U64 = NDArray[np.uint64]
+_STEPS = 5_000_000
+"""Pairs between two looks at the clock."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """When to give up."""
+
+    seconds: float
+    bytes: int
+
+
+class NotFinishedError(ProblemError):
+    """The programme met a limit; says which, and what to do."""
+
+    def __init__(self, limit: str, sets: int) -> None:
+        super().__init__(
+            f"contiguous is not finished: {limit} is not enough ({sets:,} downward-closed sets so far). "
+            "Use contiguous-linear, or allow more in ContiguousParams"
+        )
+
+
+def best_ideal_split(parts: Parts, edges: Edges, bound: int, limits: Limits) -> Split | None:
+    """The split whose largest load is least, if that is below the bound; `None` where no split is below it."""
+    end = time.perf_counter() + limits.seconds
+    n, classes = parts.time.shape
+    states = States.of(parts)
+    row_bytes = 14 * len(states.digits) + 40 * classes + 24  # of the programme's own table
+
+    def in_time(sets: int) -> None:
+        if time.perf_counter() > end:
+            raise NotFinishedError(f"{limits.seconds:g} s", sets)
+
+    order = _order(n, edges)
+    family = _start(order)
+    while grow(order, family):
+        sets = int(family.count[0])
+        in_time(sets)
+        kept = sum(array.nbytes for array in family)
+        if 3 * kept + 2 * sets * row_bytes > limits.bytes:  # for a moment, the arrays and others twice as long
+            raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", sets)
+        family = _grown(family, n)
+    if sum(array.nbytes for array in family) + int(family.count[0]) * row_bytes > limits.bytes:
+        raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", int(family.count[0]))
+    return _filled(parts, family, states, bound, in_time)
+
+
+def _filled(parts: Parts, family: Family, states: States, bound: int, in_time: Callable[[int], None]) -> Split | None:
+    """The programme over all sets."""
+    n, classes = parts.time.shape
+    sets, size = int(family.count[0]), len(states.digits)
+    costs = _costs(parts, states, bound, family.member.shape[1])
+    table = Table(
+        best=np.full((sets, size), NEVER, np.int64),
+        back=np.zeros((sets, size), np.int32),
+        kind=np.zeros((sets, size), np.int16),
+        done=np.zeros(sets, np.int64),
+        seen=np.full(sets, -1, np.int32),
+        sums=np.zeros((sets, 5, classes), np.int64),
+        moved=np.zeros(sets, np.int64),
+        queue=np.zeros(sets, np.int32),
+    )
+    table.best[0, 0] = 0
+    measure(family, costs, table)
+    at = 0
+    while at < sets:
+        at, _ = extend(family, costs, table, bound, at, _STEPS)
+        in_time(sets)
+    state = int(table.best[-1].argmin())
+    value = int(table.best[-1, state])
+    if value >= NEVER:
+        return None
+    at, part, kinds = sets - 1, np.zeros(n, np.int64), []
+    while at > 0:
+        kind, below = int(table.kind[at, state]), int(table.back[at, state])
+        part[_members(family, at, n) & ~_members(family, below, n)] = len(kinds)
+        kinds.append(kind)
+        at, state = below, state - int(states.stride[kind])
+    return Split(value, tuple(reversed(kinds)), len(kinds) - 1 - part)
+
+
+def _members(family: Family, at: int, n: int) -> NDArray[np.bool_]:
+    """Which units a set holds."""
+    bits = np.unpackbits(family.member[at : at + 1].view(np.uint8), bitorder="little")
+    return bits[:n].astype(bool)
+
+
+def _bits(rows: list[list[int]], words: int) -> U64:
+    table = np.zeros((len(rows), words * 64), np.uint8)
+    for k, row in enumerate(rows):
+        table[k, row] = 1
+    return np.packbits(table, axis=1, bitorder="little").view(np.uint64).reshape(len(rows), words)
+
+
+def _order(n: int, edges: Edges) -> Order:
+    words = max(1, -(-n // 64))
+    before: list[list[int]] = [[] for _ in range(n)]
+    after: list[list[int]] = [[] for _ in range(n)]
+    for u, v in edges.tolist():
+        before[v].append(u)
+        after[u].append(v)
+    return Order(
+        before=_bits(before, words),
+        after_start=np.cumsum([0, *map(len, after)]).astype(np.int32),
+        after=np.array([v for row in after for v in row], np.int32),
+    )
+
+
+def _start(order: Order) -> Family:
+    """The empty set."""
+    n, words = order.before.shape
+    rows = max(4 * n + 64, 1 << 12)
+    family = Family(
+        member=np.zeros((rows, words), np.uint64),
+        ready=np.zeros((rows, words), np.uint64),
+        link_start=np.zeros(rows + 1, np.int32),
+        link_unit=np.zeros(4 * rows, np.int32),
+        link_to=np.zeros(4 * rows, np.int32),
+        table=np.full(_table_size(rows + n), -1, np.int32),
+        count=np.array([1, 0, 0], np.int64),
+    )
+    family.ready[0] = _bits([np.flatnonzero(~order.before.any(axis=1)).tolist()], words)[0]
+    refill(family)
+    return family
+
+
+def _grown(family: Family, n: int) -> Family:
+    """The same sets with room for more."""
+    rows, links = len(family.member), len(family.link_unit)
+    if rows - family.count[0] <= 2 * n or 2 * (family.count[0] + n) > len(family.table) // 2:
+        rows *= 2
+    if links - family.count[1] <= 2 * n:
+        links *= 2
+
+    def longer(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:
+        return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
+
+    grown = Family(
+        member=longer(family.member, rows),
+        ready=longer(family.ready, rows),
+        link_start=longer(family.link_start, rows + 1),
+        link_unit=longer(family.link_unit, links),
+        link_to=longer(family.link_to, links),
+        table=np.full(_table_size(rows + n), -1, np.int32),
+        count=family.count,
+    )
+    refill(grown)
+    return grown
+
+
+def _table_size(rows: int) -> int:
+    """A power of two, at least twice the sets that it is for."""
+    return 1 << (2 * rows - 1).bit_length()
+
+
+def _costs(parts: Parts, states: States, bound: int, words: int) -> Costs:
+    """What the programme reads of the parts."""
+    n = len(parts.time)
+    reference, room = states.room(parts, bound)
+    net = np.repeat(np.arange(len(parts.net_weight)), np.diff(parts.net_start))
+    by = np.argsort(parts.net_unit, kind="stable")
+    enemies = [[] for _ in range(n)] if not len(parts.side) else [_enemies(parts, u) for u in range(n)]
+    same = ("time", "allowed", "held", "most", "lent", "capacity", "pays")
+    nets = ("net_start", "net_unit", "net_weight", "net_open")
+    return Costs(
+        **{name: getattr(parts, name) for name in (*same, *nets)},
+        unit_start=np.searchsorted(parts.net_unit[by], np.arange(n + 1)).astype(np.int32),
+        unit_net=net[by].astype(np.int32),
+        enemy=_bits(enemies, words),
+        digits=states.digits,
+        count=states.count,
+        stride=states.stride,
+        room=room,
+        reference=reference,
+        total=int(reference.sum()),
+    )
+
+
+def _enemies(parts: Parts, unit: int) -> list[int]:
+    """The units that may not share a device with one."""
+    mine = np.flatnonzero(parts.side[:, unit])
+    enemies: list[int] = np.flatnonzero(parts.side[mine ^ 1].any(axis=0)).tolist()
+    return enemies

@@ -1,0 +1,199 @@
+"""Optimal splits of a line of units into intervals, one device each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.exact.condense import Edges, merged, stretches
+from placewright.exact.parts import I64, Parts
+from placewright.sim.intervals import Line, Table, fill
+
+NEVER = 1 << 62
+MOST_STATES = 4096
+"""Combinations of devices taken, by class."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Parts in order: the class of each, and the part of every unit. `value_ps` is the largest load."""
+
+    value_ps: int
+    classes: tuple[int, ...]
+    part: I64
+
+    def of(self, label: I64) -> Split:
+        """The same split of what the units were made of."""
+        return Split(self.value_ps, self.classes, self.part[label])
+
+
+@dataclass(frozen=True, eq=False)
+class States:
+    """How many devices of every class are taken; see `sim.intervals`."""
+
+    digits: I64  # (S, C)
+    count: I64  # (C,)
+    stride: I64  # (C,)
+
+    @staticmethod
+    def of(parts: Parts) -> States:
+        """All combinations; of too many classes, those that are needed and then the largest, as far as they go."""
+        allowed = parts.allowed
+        needed = np.zeros(len(parts.count), bool)
+        for c in range(len(parts.count)):
+            needed[c] = bool((allowed[:, c] & (allowed.sum(axis=1) == 1)).any())
+        count = np.zeros(len(parts.count), np.int64)
+        size = 1
+        for c in np.lexsort((np.arange(len(count)), -parts.count, ~needed)).tolist():
+            count[c] = min(int(parts.count[c]), MOST_STATES // size - 1)
+            size *= int(count[c]) + 1
+        stride = np.cumprod([1, *(count[:-1] + 1).tolist()]).astype(np.int64)[: len(count)]
+        digits = np.arange(size)[:, None] // stride[None, :] % (count + 1)[None, :]
+        return States(np.ascontiguousarray(digits), count, stride)
+
+    def room(self, parts: Parts, bound: int) -> tuple[I64, NDArray[np.float64]]:
+        """(U,) reference time of every unit, and (S,) how much of it the devices not taken can do below the bound."""
+        main = int(np.lexsort((np.arange(len(self.count)), -self.count * parts.pays, -self.count))[0])
+        reference = np.where(parts.allowed[:, main], parts.time[:, main], 0)
+        ratio = np.zeros(len(self.count))
+        for c in range(len(self.count)):
+            here = parts.allowed[:, c] & (reference > 0)
+            time = parts.time[here, c].astype(np.float64)
+            rates = np.divide(reference[here], time, out=np.full(len(time), np.inf), where=time > 0)
+            ratio[c] = rates.max(initial=0.0)
+        free = (self.count - self.digits).astype(np.float64)
+        room = np.where(free > 0, free * ratio * float(bound), 0.0).sum(axis=1) if len(ratio) else np.zeros(1)
+        return reference.astype(np.int64), room * (1 + 1e-9)
+
+
+def in_order(parts: Parts, order: I64) -> Parts:
+    """The same units, numbered along another order."""
+    place = np.empty(len(order), np.int64)
+    place[order] = np.arange(len(order))
+    return merged(parts, place)
+
+
+def best_split(parts: Parts, *, most: int, bound: int = NEVER) -> Split | None:
+    """The split of the line whose largest load is least, and below the bound; `None` where there is none.
+
+    A line of more than `most` units is first joined to that many stretches, which may cost optimality.
+    """
+    label = stretches(parts, most)
+    if int(label.max(initial=-1)) + 1 < len(label):
+        found = best_split(merged(parts, label), most=most, bound=bound)
+        return found and found.of(label)
+    if len(label) > 192:  # a coarse split is a good bound, and a bound saves most of the work
+        coarse = best_split(parts, most=64, bound=bound)
+        fine = _split(parts, coarse.value_ps if coarse else bound)
+        return fine or coarse
+    return _split(parts, bound)
+
+
+def _split(parts: Parts, bound: int) -> Split | None:
+    states, table = filled(parts, bound)
+    return read_split(states, table, int(table.best[-1].argmin()))
+
+
+def filled(parts: Parts, bound: int = NEVER) -> tuple[States, Table]:
+    """The table of the programme, filled."""
+    n, classes = parts.time.shape
+    states = States.of(parts)
+    reference, room = states.room(parts, bound)
+    size = len(states.digits)
+    table = Table(
+        best=np.full((n + 1, size), NEVER, np.int64),
+        back=np.zeros((n + 1, size), np.int32),
+        kind=np.zeros((n + 1, size), np.int16),
+        sums=np.zeros((5, classes), np.int64),
+    )
+    table.best[0, 0] = 0
+    line = Line(
+        **{name: getattr(parts, name) for name in ("time", "allowed", "held", "most", "lent", "capacity", "pays")},
+        **_incidences(parts),
+        enemy=_enemies(parts),
+        digits=states.digits,
+        count=states.count,
+        stride=states.stride,
+        need=np.ascontiguousarray(np.cumsum(reference[::-1])[::-1]),
+        room=room,
+    )
+    fill(line, table, bound)
+    return states, table
+
+
+def read_split(states: States, table: Table, state: int) -> Split | None:
+    """The split that ends in a state."""
+    at, value = len(table.best) - 1, int(table.best[-1, state])
+    if value >= NEVER:
+        return None
+    cuts, classes = [], []
+    while at > 0:
+        kind = int(table.kind[at, state])
+        classes.append(kind)
+        at = int(table.back[at, state])
+        state -= int(states.stride[kind])
+        cuts.append(at)
+    part = np.zeros(len(table.best) - 1, np.int64)
+    part[cuts[:-1]] = 1
+    return Split(value, tuple(reversed(classes)), np.cumsum(part))
+
+
+def _incidences(parts: Parts) -> dict[str, NDArray[np.generic]]:
+    """Nets by unit, with the unit of the net before this one, its first and its last."""
+    n = len(parts.time)
+    size = np.diff(parts.net_start)
+    net = np.repeat(np.arange(len(size)), size)
+    unit = parts.net_unit
+    some = size > 0
+    first, last = np.zeros(len(size), np.int32), np.zeros(len(size), np.int32)
+    first[some] = unit[parts.net_start[:-1][some]]
+    last[some] = unit[parts.net_start[1:][some] - 1]
+    last[parts.net_open] = n
+    previous = np.full(len(unit), -1, np.int32)
+    previous[1:] = np.where(net[1:] == net[:-1], unit[:-1], -1)
+    order = np.argsort(unit, kind="stable")
+    return {
+        "start": np.searchsorted(unit[order], np.arange(n + 1)).astype(np.int32),
+        "previous": np.ascontiguousarray(previous[order]),
+        "first": np.ascontiguousarray(first[net[order]]),
+        "last": np.ascontiguousarray(last[net[order]]),
+        "weight": np.ascontiguousarray(parts.net_weight[net[order]]),
+    }
+
+
+def _enemies(parts: Parts) -> NDArray[np.int32]:
+    """(n,) the last unit before each one that may not share its device, or -1."""
+    n = len(parts.time)
+    nearest = np.full(n, -1, np.int32)
+    for k, side in enumerate(parts.side):
+        other = np.where(parts.side[k ^ 1], np.arange(n), -1)
+        before = np.maximum.accumulate(np.concatenate([[-1], other[:-1]])) if n else other
+        nearest = np.where(side, np.maximum(nearest, before), nearest)
+    return nearest.astype(np.int32)
+
+
+def lines(n: int, edges: Edges) -> list[I64]:
+    """Topological orders worth trying: as numbered, and depth first from the first and from the last."""
+    return [np.arange(n), _depth_first(n, edges, 1), _depth_first(n, edges, -1)]
+
+
+def _depth_first(n: int, edges: Edges, turn: int) -> I64:
+    """Nodes in topological order, always going on with what became free last."""
+    by = np.argsort(edges[:, 0], kind="stable")
+    target = edges[by, 1].tolist()
+    start = np.searchsorted(edges[by, 0], np.arange(n + 1)).tolist()
+    waiting = np.bincount(edges[:, 1], minlength=n).tolist()
+    stack = [v for v in range(n) if not waiting[v]][::-1]
+    order = []
+    while stack:
+        v = stack.pop()
+        order.append(v)
+        free = []
+        for w in target[start[v] : start[v + 1]]:
+            waiting[w] -= 1
+            if not waiting[w]:
+                free.append(w)
+        stack += free[::-turn]
+    return np.array(order, np.int64)
