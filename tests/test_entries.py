@@ -18,12 +18,12 @@ def test_an_edit_anywhere_changes_the_stamp(tmp_path, monkeypatch):
     folder = tmp_path / "sim"
     shutil.copytree(Path(entries.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
     monkeypatch.setattr(entries, "__file__", str(folder / "entries.py"))
-    before = entries._stamp()
-    assert before == entries._stamp()
+    before = entries.stamp_of_sources()
+    assert before == entries.stamp_of_sources()
     for name in ("kernel.py", "build.py", "lower.py", "work.py", "queues.py", "loads.py", "jit.py"):
         with (folder / name).open("a") as file:
             file.write("\n")
-        after = entries._stamp()
+        after = entries.stamp_of_sources()
         assert after != before, name
         before = after
 
@@ -31,7 +31,7 @@ def test_an_edit_anywhere_changes_the_stamp(tmp_path, monkeypatch):
 def test_the_stamp_is_part_of_the_cache_key():
     """Each entry point closes over the stamp, which Numba hashes into its key."""
     for function in (entries.simulate_one, entries.load_one, entries.simulate_many, entries.load_many):
-        assert [cell.cell_contents for cell in function.py_func.__closure__] == [entries._stamp()]
+        assert [cell.cell_contents for cell in function.py_func.__closure__] == [entries.stamp_of_sources()]
 
 
 def test_a_second_process_compiles_nothing():

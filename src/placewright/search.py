@@ -5,6 +5,7 @@ The loop keeps the budget, evaluates, remembers the best and reports; a placer p
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -34,6 +35,11 @@ class Placer(ABC):
     name: ClassVar[str] = "placer"
     endless: ClassVar[bool] = False
     """Whether it goes on asking until it is stopped; such a method gets 10 s unless told otherwise."""
+
+    own_evaluations: int = 0
+    """Placements that the placer has valued by itself, by increments, since the search began: they count too."""
+    left: float = math.inf
+    """How many evaluations the budget leaves, told before every `ask`; one's own must keep to it."""
 
     @abstractmethod
     def start(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -146,10 +152,14 @@ def run_search(
             if stop(progress):
                 ended = "stopped"
                 break
+            left = placer.left = stop.evaluations_left(progress)
+            before = placer.own_evaluations
             batch = placer.ask()
             if not batch:
                 break
-            left = stop.evaluations_left(progress)
+            own = placer.own_evaluations - before
+            progress = replace(progress, evaluations=progress.evaluations + own)
+            left -= own
             told = evaluator.evaluate(batch if len(batch) <= left else batch[: int(left)])
             for evaluation in told:
                 progress = replace(

@@ -14,7 +14,7 @@ from placewright.sim import kernel, loads
 from placewright.sim.jit import entry, plain
 
 
-def _stamp() -> int:
+def stamp_of_sources() -> int:
     """A number that changes with any source file of this folder."""
     digest = hashlib.blake2b(digest_size=7)
     for path in sorted(Path(__file__).parent.glob("*.py")):
@@ -68,4 +68,4 @@ def _entries(stamp):
     return tuple(entry(f) for f in (simulate_one, load_one, simulate_many, load_many))
 
 
-simulate_one, load_one, simulate_many, load_many = _entries(_stamp())
+simulate_one, load_one, simulate_many, load_many = _entries(stamp_of_sources())
