@@ -4,18 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from placewright.auto import Auto
 from placewright.errors import UnknownNameError
 from placewright.evaluate import Evaluator
 from placewright.exact.brute_force import BruteForce
+from placewright.heuristics.annealing import Annealing
+from placewright.heuristics.genetic import Genetic
+from placewright.heuristics.local_search import HillClimbing, Tabu
 from placewright.heuristics.trivial import Random, RoundRobin, Single
 from placewright.problem import Problem
 from placewright.search import Placer, Result, run_search
 from placewright.stop import Criterion, Progress
 
 NAMED: dict[str, Callable[[], Placer]] = {
+    "auto": Auto,
     "round-robin": RoundRobin,
     "random": Random,
     "brute-force": BruteForce,
+    "hill-climbing": HillClimbing,
+    "annealing": Annealing,
+    "tabu": Tabu,
+    "genetic": Genetic,
 }
 """Methods that need no argument; `single:DEVICE` is the other kind."""
 
