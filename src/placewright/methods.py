@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from placewright.auto import Auto
-from placewright.errors import UnknownNameError
+from placewright.errors import InputError, UnknownNameError
 from placewright.evaluate import Evaluator
 from placewright.exact.brute_force import BruteForce
 from placewright.heuristics.annealing import Annealing
+from placewright.heuristics.critical_path import ORDERED_METHODS, SINGLE_METHODS, Mayer
+from placewright.heuristics.expert import RULES, Expert, ExpertParams, Published
 from placewright.heuristics.genetic import Genetic
+from placewright.heuristics.layers import DEVICE_MAPS, Accelerate, AccelerateParams, EqualLayers
 from placewright.heuristics.local_search import HillClimbing, Tabu
 from placewright.heuristics.trivial import Random, RoundRobin, Single
 from placewright.problem import Problem
@@ -25,19 +29,36 @@ NAMED: dict[str, Callable[[], Placer]] = {
     "annealing": Annealing,
     "tabu": Tabu,
     "genetic": Genetic,
+    "expert": Published,
+    **{f"expert:{paper}": partial(Expert, ExpertParams(paper)) for paper in RULES},
+    "equal-layers": EqualLayers,
+    **{f"accelerate:{rule}": partial(Accelerate, AccelerateParams(rule)) for rule in DEVICE_MAPS},
+    **{name: partial(Mayer, params) for name, params in SINGLE_METHODS.items()},
 }
 """Methods that need no argument; `single:DEVICE` is the other kind."""
+PRIORITISED: dict[str, Callable[[], Placer]] = {
+    name: partial(Mayer, params) for name, params in ORDERED_METHODS.items()
+}
+"""Methods that differ from others by their priorities alone, and so mean nothing but under that discipline."""
 
 
 def method_names(problem: Problem) -> list[str]:
     """Every method that the problem's machine knows."""
-    return [*(f"single:{device.name}" for device in problem.machine.devices), *NAMED]
+    more = PRIORITISED if problem.discipline == "priority" else {}
+    return [*(f"single:{device.name}" for device in problem.machine.devices), *NAMED, *more]
 
 
 def make_placer(name: str, problem: Problem) -> Placer:
     """A fresh placer of that name."""
     if name in NAMED:
         return NAMED[name]()
+    if name in PRIORITISED:
+        if problem.discipline == "priority":
+            return PRIORITISED[name]()
+        raise InputError(
+            f"method {name!r} orders what is ready, which means nothing under the discipline {problem.discipline}; use "
+            f"{name.partition('+')[0]!r}, or the discipline priority"
+        )
     if name not in method_names(problem):
         raise UnknownNameError("method", name, method_names(problem))
     return Single(name.removeprefix("single:"))

@@ -26,9 +26,10 @@ from placewright.cli.output import Output
 from placewright.errors import FileError, InfeasibleError, InputError, PlacewrightError
 
 if TYPE_CHECKING:
+    from placewright.cli.setup import Setup
     from placewright.evaluate import SimulatorEvaluator
     from placewright.problem import Problem
-    from placewright.search import Result
+    from placewright.search import Placer, Result
     from placewright.stop import Criterion
 
 MOST_POOLS = 4
@@ -58,12 +59,13 @@ def plan(*, question: Question, method: str, effort: Effort, recipe: Recipe, out
 
     out = Output(style)
     require_folder(output)
-    problem = set_up(question, recipe, out).problem
+    setup = set_up(question, recipe, out)
+    problem = setup.problem
     _check_names(problem, [method])
     problem.check_memory()
     warm_up(out, problem)
     announce(out, f"searching by {method}", effort)
-    result, evaluator = _searched(out, problem, method, effort)
+    result, evaluator = _searched(out, setup, method, effort)
     if result.placement is None:
         if result.ended == "interrupted":
             raise click.Abort
@@ -99,7 +101,8 @@ def compare(*, question: Question, methods: str | None, effort: Effort, recipe: 
     from placewright.methods import method_names
 
     out = Output(style)
-    problem = set_up(question, recipe, out).problem
+    setup = set_up(question, recipe, out)
+    problem = setup.problem
     given = method_names(problem) if methods is None else methods.split(",")
     names = list(dict.fromkeys(name for name in map(str.strip, given) if name))
     if not names:
@@ -108,7 +111,7 @@ def compare(*, question: Question, methods: str | None, effort: Effort, recipe: 
     problem.check_memory()
     warm_up(out, problem)
     announce(out, f"searching by {len(names)} method{'s, each' if len(names) > 1 else ''}", effort)
-    answers = _compared(out, problem, names, effort)
+    answers = _compared(out, setup, names, effort)
     answers.sort(key=lambda answer: answer.outcome.rank)
     if style.json:
         out.json([answer.record() for answer in answers])
@@ -144,17 +147,28 @@ def save(out: Output, answer: Answer, path: str) -> None:
     out.note(f"plan written to {path}" + ("" if answer.outcome.feasible else "; it is infeasible"))
 
 
-def _searched(out: Output, problem: Problem, method: str, effort: Effort) -> tuple[Result, SimulatorEvaluator]:
+def _searched(out: Output, setup: Setup, method: str, effort: Effort) -> tuple[Result, SimulatorEvaluator]:
     """Search by one method."""
     from placewright.cli.progress import watching
     from placewright.evaluate import SimulatorEvaluator
-    from placewright.methods import make_placer, search
+    from placewright.methods import search
 
-    placer = make_placer(method, problem)
-    evaluator = SimulatorEvaluator(problem, effort.threads)
+    placer = _placer(setup, method)
+    evaluator = SimulatorEvaluator(setup.problem, effort.threads)
     with watching(out, method, effort) as watch:
-        result = search(problem, placer, _stop(effort), seed=effort.seed, evaluator=evaluator, watch=watch)
+        result = search(setup.problem, placer, _stop(effort), seed=effort.seed, evaluator=evaluator, watch=watch)
     return result, evaluator
+
+
+def _placer(setup: Setup, method: str) -> Placer:
+    """A fresh placer of that name; an expert's has the split that was published beside the workload."""
+    from placewright.heuristics.expert import Published
+    from placewright.importers.placements import read_placement
+    from placewright.methods import make_placer
+
+    if method == Published.name and setup.workload.expert is not None:
+        return Published(read_placement("expert", setup.problem, setup.path).devices)
+    return make_placer(method, setup.problem)
 
 
 def _stop(effort: Effort) -> Criterion:
@@ -174,13 +188,13 @@ def _check_names(problem: Problem, names: Sequence[str]) -> None:
         make_placer(name, problem)
 
 
-def _compared(out: Output, problem: Problem, names: Sequence[str], effort: Effort) -> list[Answer]:
+def _compared(out: Output, setup: Setup, names: Sequence[str], effort: Effort) -> list[Answer]:
     """Search by every method in turn; one that does not apply is left out, with a note. At least one must."""
     answers: list[Answer] = []
     errors: list[PlacewrightError] = []
     for k, name in enumerate(names):
         try:
-            result, evaluator = _searched(out, problem, name, effort)
+            result, evaluator = _searched(out, setup, name, effort)
         except (InputError, InfeasibleError) as error:
             out.note(f"{name} left out: {error}")
             errors.append(error)
