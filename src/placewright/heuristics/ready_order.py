@@ -53,9 +53,11 @@ class Run:
         moving = np.where(np.isnan(given), size * links.per_byte_s[source, rows[:, 1]], given)
         latency = np.where(np.isnan(given), links.latency_s[source, rows[:, 1]], 0.0)
         seconds: dict[tuple[int, int], float] = {}
+        waited: dict[tuple[int, int], float] = {}
         for v, d, one, other in zip(*rows[:, :2].T.tolist(), moving.tolist(), latency.tolist(), strict=True):
-            seconds[v, d] = seconds.get((v, d), other) + one  # the latency once
-        return seconds
+            seconds[v, d] = seconds.get((v, d), 0.0) + one
+            waited[v, d] = max(waited.get((v, d), 0.0), other)  # the latency once
+        return {key: one + waited[key] for key, one in seconds.items()}
 
     def to_end(self) -> list[float]:
         """For every operation, its own seconds and those of the longest way to an end, messages included."""
