@@ -82,10 +82,11 @@ def test_brute_force_keeps_operations_apart():
 @pytest.mark.parametrize("most", [1, 3, 1000, 4096, 5000, 59_048, 59_049])
 def test_brute_force_proves_nothing_when_cut_short(most):
     """A search that the budget cut before its end claims no optimum, even within its last batch."""
-    result = search(small_problem("ready"), "brute-force", Evaluations(most))
+    result = search(small_problem("ready"), "brute-force", Evaluations(most), bound=False)
     assert (result.bound_s is None) == (most < 3**10)
-    small = search(small_problem("ready", devices=2), "brute-force", Evaluations(min(most, 1023)))
+    small = search(small_problem("ready", devices=2), "brute-force", Evaluations(min(most, 1023)), bound=False)
     assert small.bound_s is None
+    assert search(small_problem("ready"), "brute-force", Evaluations(most)).bound_s is not None
 
 
 def test_brute_force_says_that_constraints_exclude_everything():
@@ -107,9 +108,12 @@ def test_no_way_to_run_names_the_operation():
     """A placement without a route is explained with its operation and what would help."""
     problem = small_problem("ready", Pin(("a.mm",), ("gpu:0",)), Pin(("x",), ("cpu:0",)))
     cut = dataclasses.replace(problem.machine, routes=())
-    result = search(problem.replace(machine=cut, costs=problem.costs), "random", Evaluations(20))
+    hopeless = problem.replace(machine=cut, costs=problem.costs)
+    result = search(hopeless, "random", Evaluations(20), bound=False)
     with pytest.raises(InfeasibleError, match=r"output of '.*no route leads; give the machine that route"):
         require_feasible(result)
+    with pytest.raises(InfeasibleError, match=r"operation 'x' .* no route leads there"):
+        search(hopeless, "random", Evaluations(20))
 
 
 def test_random_keeps_what_it_found_when_draws_fail():
@@ -213,7 +217,7 @@ def test_over_memory_is_ranked_last_and_told():
     tight = small_problem()
     problem = Problem(tight.graph, small_machine(3, 12_000), tight.costs)
     pinned = problem.replace(constraints=(Pin(("*",), ("gpu:0",)),))
-    result = search(pinned, "single:gpu:0")
+    result = search(pinned, "single:gpu:0", bound=False)
     assert result.outcome.reason == "memory"
     with pytest.raises(InfeasibleError, match="gpu:0 needs"):
         require_feasible(result)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from placewright.auto import Auto
+from placewright.bounds import Bound
 from placewright.errors import InputError, UnknownNameError
 from placewright.evaluate import Evaluator
 from placewright.exact.brute_force import BruteForce
@@ -72,16 +73,17 @@ def search(
     seed: int = 0,
     evaluator: Evaluator | None = None,
     watch: Callable[[Progress], None] | None = None,
+    bound: Bound | bool = True,
 ) -> Result:
     """Search for a good placement.
 
     `method` is a name or a placer. `stop` says when to end; without it a method runs until it has no more to
     ask, and one that is `endless` for 10 s. `seed` fixes all randomness; `watch` is told of the progress
-    after every batch.
+    after every batch. `bound`: see `run_search`.
     """
     from placewright.stop import Seconds
 
     placer = make_placer(method, problem) if isinstance(method, str) else method
     if stop is None and placer.endless:
         stop = Seconds(10.0)
-    return run_search(problem, placer, stop, seed=seed, evaluator=evaluator, watch=watch)
+    return run_search(problem, placer, stop, seed=seed, evaluator=evaluator, watch=watch, bound=bound)

@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from placewright.bounds import Bound, lower_bound
 from placewright.checks import describe, format_bytes, format_seconds
 from placewright.errors import InfeasibleError, InputError, SearchError
 from placewright.evaluate import Evaluation, Evaluator, SimulatorEvaluator
@@ -75,6 +76,8 @@ class Result:
     """`finished` (the placer had no more to ask), `stopped` (by a criterion) or `interrupted`."""
     improvements: tuple[tuple[int, float], ...] = ()
     """(evaluations, value in seconds) at each improvement of the best feasible value."""
+    bound_by: str = ""
+    """Which kind of bound `bound_s` is, or the method that proved it."""
 
     def __repr__(self) -> str:
         return (
@@ -111,6 +114,7 @@ class Result:
         ]
         if self.bound_s is not None and self.gap is not None:
             lines[-1] += f", the optimum is at most {self.gap:.1%} less"
+            lines.append(f"bound {format_seconds(self.bound_s)}, by {self.bound_by}")
         for pool, peak, over in zip(problem.machine.pools, outcome.peak_bytes, outcome.over_bytes, strict=True):
             room = format_bytes(pool.capacity_bytes)
             over_text = f", {format_bytes(over)} too much" if over else ""
@@ -129,8 +133,13 @@ def run_search(
     seed: int = 0,
     evaluator: Evaluator | None = None,
     watch: Callable[[Progress], None] | None = None,
+    bound: Bound | bool = True,
 ) -> Result:
-    """Let `placer` search until `stop`, or until it has no more to ask; Ctrl-C ends it with the best so far."""
+    """Let `placer` search until `stop`, or until it has no more to ask; Ctrl-C ends it with the best so far.
+
+    `bound` is a lower bound that is known, True to work one out (once per problem, before the clock of the search
+    starts, as every method on the problem shares it), or False for none but what the placer proves.
+    """
     stop = stop or Never()
     if not isinstance(stop, Criterion):
         raise InputError(f"stop is {describe(stop)}; a criterion such as stop.Seconds(10) or stop.Evaluations(1000)")
@@ -138,15 +147,17 @@ def run_search(
     if evaluator.problem is not problem:
         raise SearchError("the evaluator was made for another problem")
     problem.check_memory()
+    known = lower_bound(problem) if bound is True else bound or None
     began = time.perf_counter()
-    progress = Progress()
+    progress, proved = Progress(), _proved(known, None)
     best: Evaluation | None = None
     improvements: list[tuple[int, float]] = []
     ended = "finished"
     try:
         placer.start(problem, np.random.default_rng(seed))
         while True:
-            progress = replace(progress, seconds=time.perf_counter() - began, bound_s=placer.bound_s())
+            proved = _proved(known, placer)
+            progress = replace(progress, seconds=time.perf_counter() - began, bound_s=proved[0])
             if watch:
                 watch(progress)
             if stop(progress):
@@ -174,6 +185,8 @@ def run_search(
             placer.tell(told)
     except KeyboardInterrupt:
         ended = "interrupted"
+    if ended != "interrupted":  # an interrupted placer may be in the middle of something
+        proved = _proved(known, placer)
     return Result(
         problem=problem,
         method=placer.name,
@@ -182,10 +195,19 @@ def run_search(
         outcome=best.outcome if best else None,
         evaluations=progress.evaluations,
         seconds=time.perf_counter() - began,
-        bound_s=progress.bound_s if ended == "interrupted" else placer.bound_s(),
+        bound_s=proved[0],
         ended=ended,
         improvements=tuple(improvements),
+        bound_by=proved[1],
     )
+
+
+def _proved(known: Bound | None, placer: Placer | None) -> tuple[float | None, str]:
+    """The better of a bound that is known and of what the placer has proved, and where it is from."""
+    own = None if placer is None else placer.bound_s()
+    if placer is not None and own is not None and (known is None or own > known.value_s):
+        return own, placer.name
+    return (None, "") if known is None else (known.value_s, known.by)
 
 
 def require_feasible(result: Result) -> None:

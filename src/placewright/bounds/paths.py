@@ -1,0 +1,109 @@
+"""Bounds along the graph: the longest path at best devices, and the work between its ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.bounds.relaxed import Relaxed, Row
+from placewright.graph import Longs
+from placewright.sim.bounding import earliest_ends, shortest_rests, window_table, window_work
+from placewright.sim.lower import NEVER
+
+GRID = 12
+MOST_STEPS = 60_000_000
+"""Operations times classes times windows that are looked at; with more operations there are fewer windows."""
+
+
+@dataclass(frozen=True, eq=False)
+class Heads:
+    """(n, K): before its end, and after it, a step with operation i on class k takes that long at least."""
+
+    end: Longs
+    rest: Longs
+
+    @property
+    def whole(self) -> Longs:
+        """(n,) how long a step takes at least by each operation, wherever it is; NEVER: it can be nowhere."""
+        never = (self.end == NEVER) | (self.rest == NEVER)
+        found: Longs = np.where(never, NEVER, self.end + np.where(never, 0, self.rest)).min(axis=1, initial=NEVER)
+        return found
+
+
+def heads(relaxed: Relaxed) -> Heads:
+    """Earliest ends and shortest rests of all operations."""
+    end = np.zeros(relaxed.cost_ps.shape, np.int64)
+    rest = np.zeros(relaxed.cost_ps.shape, np.int64)
+    arrival = np.zeros((relaxed.problem.graph.n_tensors, relaxed.n_classes), np.int64)
+    earliest_ends(relaxed.facts, end, arrival)
+    shortest_rests(relaxed.facts, rest)
+    return Heads(end, rest)
+
+
+@dataclass(frozen=True)
+class Window:
+    """From `after` the beginning to `before` the end of a step."""
+
+    after: int
+    before: int
+    bound_ps: int
+
+
+def best_window(relaxed: Relaxed, times: Heads, weights: NDArray[np.float64], bound_ps: int) -> Window:
+    """The window whose work proves most, given the weight of an hour of one device of each class.
+
+    A step of T leaves each device T - after - before in the window. What must run in it, weighted, is at most what
+    devices have there, so T is at least after + before + work / (sum of weights). `bound_ps` must hold already.
+    """
+    groups = relaxed.facts.cost_ps
+    most = float(np.where(groups == NEVER, 0, groups).max(axis=1, initial=0).astype(np.float64).sum())
+    whole = np.floor(weights * 2.0 ** np.clip(61 - np.frexp(max(most, 1.0))[1], 0, 30)).astype(np.int64)
+    speed = int((whole * relaxed.classes.size).sum())
+    best = Window(0, 0, bound_ps)
+    if speed <= 0:
+        return best
+    cost = np.where(groups == NEVER, 0, groups)
+    head = np.where(times.end == NEVER, 0, times.end - cost)
+    rest = np.where(times.rest == NEVER, 0, times.rest)
+    scratch = np.zeros(relaxed.n_classes, np.int64)
+    windows = _grid(relaxed, head, rest)
+    for after, before in windows:
+        length = best.bound_ps - after - before
+        if length <= 0:
+            continue
+        work = int(window_work(relaxed.facts, head, rest, whole, after, before, length, scratch))
+        proved = after + before - (-work // speed)
+        if proved > best.bound_ps:
+            best = Window(after, before, proved)
+    return best
+
+
+def _grid(relaxed: Relaxed, head: Longs, rest: Longs) -> list[tuple[int, int]]:
+    """Ends of windows: quantiles of heads and rests by work."""
+    steps = max(1, relaxed.cost_ps.size)
+    size = max(2, min(GRID, int((MOST_STEPS / steps) ** 0.5)))
+    least = np.where(relaxed.cost_ps == NEVER, NEVER, relaxed.cost_ps).min(axis=1, initial=NEVER)
+    edges = []
+    for table in (head, rest):
+        value = np.where(relaxed.cost_ps == NEVER, NEVER, table).min(axis=1, initial=NEVER)
+        order = np.argsort(value, kind="stable")
+        done = np.cumsum(least[order].astype(np.float64))
+        at = np.searchsorted(done, done[-1] * np.arange(size) / size) if len(done) else np.zeros(0, np.int64)
+        edges.append(sorted({0, *value[order[np.minimum(at, len(order) - 1)]].tolist()}))
+    return [(after, before) for after in edges[0] for before in edges[1]]
+
+
+def window_rows(relaxed: Relaxed, times: Heads, window: Window) -> list[Row]:
+    """Loads of devices within a window, each with the time outside of it."""
+    cost = np.where(relaxed.cost_ps == NEVER, 0, relaxed.cost_ps)
+    head = np.where(times.end == NEVER, 0, times.end - cost)
+    rest = np.where(times.rest == NEVER, 0, times.rest)
+    table = np.zeros(relaxed.allowed.shape, np.int64)
+    length = window.bound_ps - window.after - window.before
+    window_table(relaxed.facts, head, rest, window.after, window.before, length, table)
+    return [
+        Row(f"devices {k} between", window.after + window.before, {k: table[:, k] / int(relaxed.classes.size[k])})
+        for k in range(relaxed.n_classes)
+    ]
