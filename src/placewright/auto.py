@@ -15,25 +15,35 @@ import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from placewright.balance import Balance
 from placewright.beginnings import Beginnings, Found, side_by_side
-from placewright.climb import Climb, Pace
 from placewright.decisions import Decisions
-from placewright.errors import InfeasibleError, InputError
+from placewright.errors import InputError
 from placewright.evaluate import Evaluation
 from placewright.exact.brute_force import BruteForce, BruteForceParams
 from placewright.levels import Level, Ties, by_structure, coarser, mean_rates, singles, stretches
-from placewright.neighbourhood import Neighbourhood, State
 from placewright.placement import Placement
 from placewright.problem import Problem
-from placewright.relief import MODES, Roles, Row
+from placewright.relief import MODES, Attempts, Roles, Row
 from placewright.search import Placer
 from placewright.sim import Outcome
 from placewright.sim.lower import lower
+from placewright.wander import Wander
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """What is asked: the device of every group, and streaming windows by device."""
+
+    row: Row
+    windows: tuple[int, ...] | None = None
+
 
 Batches = Generator[list[State], Sequence[Outcome], None]
 
@@ -69,7 +79,6 @@ class Auto(Placer):
         self._decisions = Decisions(problem)
         self._roles = Roles(problem)
         self._told: list[Evaluation] | None = None
-        self._best: tuple[Row, Outcome] | None = None
         self._proved: float | None = None
         self._search = self._batches()
         self._begun = False
@@ -103,31 +112,48 @@ class Auto(Placer):
             yield [State(np.zeros(0, np.int64))]
             return
         levels = self._levels()
-        beginnings = Beginnings(self._decisions, self._roles, levels)
-        found = yield from self._begin(beginnings)
+        found = yield from self._begin(Beginnings(self._decisions, self._roles, levels))
         if self._few():
-            yield from self._everything()
+            yield from self._everything(found)
             if self._proved is not None:
                 return
-        ties = Ties.of(problem)
+        ranked = sorted(found, key=lambda pair: pair[1].rank)
+        rows = [row for row, _ in ranked]
+        ties, lowered = Ties.of(problem), lower(problem)
         levels += coarser(problem, ties, self._rng, 2 * problem.n_devices)[:12]
-        climb = Climb(
-            Neighbourhood(self._decisions, self._roles, levels, ties), Pace.of(problem.n_ops), self._rng
-        )
-        climb.seed([(State(row), outcome) for row, outcome in found])
+        wander = Wander(self._decisions, lowered, levels, ties, self._rng, self._priorities)
+        wander.begin(rows)
+        balance = None
         if problem.objective == "max_load" and not problem.separated:
-            yield from self._balance(climb, ties, found)
-        while True:
-            yield from self._climb(climb)
+            balance = Balance(problem, lowered, ties, self._rng)
+            balance.begin(rows)
+        yield from self._refine(wander, balance)
 
-    def _climb(self, climb: Climb) -> Batches:
-        climb.learn((yield from self._asked(climb.propose())))
+    def _refine(self, wander: Wander, balance: Balance | None) -> Batches:
+        """Walks, and for `max_load` mostly rounds of annealing by increments, without end."""
+        best: tuple[Row, Outcome] | None = None
+        for turn in count(1):
+            states = self._balanced(balance) if balance and turn % 5 else self._wandered(wander)
+            outcomes = yield states
+            for state, outcome in zip(states, outcomes, strict=False):
+                if best is None or outcome.rank < best[1].rank:
+                    best = state.row, outcome
+                    if outcome.value_ps is not None:
+                        wander.offer(state.row, sum(outcome.over_bytes), outcome.value_ps)
+            if balance and best and turn % 5 == 4:
+                balance.restart(best[0])
 
-    def _asked(self, states: Sequence[State]) -> Generator[list[State], Sequence[Outcome], list[Outcome]]:
-        """Ask what keeps operations apart that must be, and answer for the rest."""
-        legal = [self._keeps(state) for state in states]
-        told = iter((yield [s for s, ok in zip(states, legal, strict=True) if ok]) if any(legal) else [])
-        return [next(told, NOTHING) if ok else NOTHING for ok in legal]
+    def _balanced(self, balance: Balance) -> list[State]:
+        before = balance.valued
+        rows = balance.round(max(0.0, self.left - Balance.chains))
+        self.own_evaluations += balance.valued - before
+        return [State(row) for row in rows]
+
+    def _wandered(self, wander: Wander) -> list[State]:
+        before = wander.simulated
+        places = wander.go(self.left - Wander.walks)
+        self.own_evaluations += wander.simulated - before
+        return [State(place.row, tuple(place.windows.tolist())) for place in places]
 
     def _begin(self, beginnings: Beginnings) -> Generator[list[State], Sequence[Outcome], Found]:
         """Beginnings, from the cheapest to the dearest."""
@@ -147,8 +173,9 @@ class Auto(Placer):
                 yield from self._attempts([attempt], found)
         return found
 
-    def _attempts(self, attempts: list, found: Found) -> Batches:
-        running = side_by_side(attempts)
+    def _attempts(self, attempts: Sequence[Attempts], found: Found) -> Batches:
+        """Run attempts in step; what they gave is added to `found`."""
+        running = side_by_side(attempts, self._apart)
         outcomes: Sequence[Outcome] | None = None
         while True:
             try:
@@ -156,28 +183,16 @@ class Auto(Placer):
             except StopIteration as end:
                 found += end.value
                 return
-            outcomes = yield from self._asked([State(row) for row in rows])
+            outcomes = yield [State(row) for row in rows]
+
+    def _apart(self, row: Row) -> Row:
+        """The row, or the nearest one that keeps apart what must be."""
+        if not self._problem.separated or keeps_apart(self._problem, row):
+            return row
+        return self._decisions.settle(row, fit=False)
 
     def _methods(self) -> list[Callable[[], Row]]:
         return []
-
-    def _balance(self, climb: Climb, ties: Ties, found: Found) -> Batches:
-        ranked = sorted(found, key=lambda pair: pair[1].rank)
-        balance = Balance(self._problem, lower(self._problem), ties, self._rng)
-        balance.begin([row for row, _ in ranked])
-        turn = 0
-        while True:
-            before = balance.valued
-            rows = balance.round(max(0.0, self.left - Balance.chains))
-            self.own_evaluations += balance.valued - before
-            outcomes = yield [State(row) for row in rows]
-            for row, outcome in zip(rows, outcomes, strict=False):
-                climb.offer(State(row), outcome)
-            turn += 1
-            if turn % 4 == 0 and climb.best is not None:
-                balance.restart(climb.best.state.row)
-            if turn % self.params.balance_rounds == 0:
-                yield from self._climb(climb)
 
     # ---- helpers -------------------------------------------------------------------------------------
 
@@ -188,44 +203,37 @@ class Auto(Placer):
         count = self._problem.choices.sum(axis=1).astype(np.float64)
         return float(np.log(count).sum()) <= math.log(max(1, self.params.enumerate_most))
 
-    def _everything(self) -> Batches:
+    def _everything(self, found: Found) -> Batches:
         """All placements, by brute force; proves the optimum where devices alone decide."""
         force = BruteForce(BruteForceParams(most=max(1, self.params.enumerate_most), batch=1024))
         force.start(self._problem, self._rng)
+        best: tuple[Row, Outcome] | None = None
         while placements := force.ask():
             rows = [p.devices[self._problem.leaders].astype(np.int64) for p in placements]
             outcomes = yield [State(row) for row in rows]
             force.tell([Evaluation(p, o) for p, o in zip(placements, outcomes, strict=False)])
+            for row, outcome in zip(rows, outcomes, strict=False):
+                if best is None or outcome.rank < best[1].rank:
+                    best = row, outcome
         self._proved = force.bound_s()
+        if best is not None:
+            found.append(best)
 
     def _placement(self, state: State) -> Placement:
         problem = self._problem
-        priorities = self._priorities(state.priorities) if problem.discipline == "priority" else None
         windows = None if state.windows is None else np.array(state.windows, np.int64)
-        return Placement(problem.lift(state.row), priorities, windows)
-
-    def _priorities(self, rule: int) -> np.ndarray:
-        """Longest time to the end of the step; rules above 0 disturb it."""
-        rank = self._upward
-        if rule:
-            rank = rank * np.random.default_rng(rule).uniform(0.8, 1.2, len(rank))
-        return rank
+        return Placement(problem.lift(state.row), self._priorities, windows)
 
     @cached_property
-    def _upward(self) -> np.ndarray:
-        return upward_rank(self._problem)
-
-    def _keeps(self, state: State) -> bool:
-        """Whether operations that must be apart are."""
-        problem = self._problem
-        devices = state.row[problem.groups] if problem.separated else None
-        return devices is None or not any(
-            np.intersect1d(devices[a], devices[b]).size for a, b in problem.separated
-        )
+    def _priorities(self) -> NDArray[np.float64] | None:
+        """Under `priority`, the longest time to the end of the step."""
+        return upward_rank(self._problem) if self._problem.discipline == "priority" else None
 
 
-NOTHING = Outcome(None, "cost", (), (), (), (), ())
-"""The outcome of what was not asked."""
+def keeps_apart(problem: Problem, row: Row) -> bool:
+    """Whether operations that must be apart are."""
+    devices = row[problem.groups]
+    return not any(np.intersect1d(devices[a], devices[b]).size for a, b in problem.separated)
 
 
 def problem_of_memory(found: Found) -> bool:
@@ -233,7 +241,7 @@ def problem_of_memory(found: Found) -> bool:
     return any(outcome.reason == "memory" for _, outcome in found)
 
 
-def upward_rank(problem: Problem) -> np.ndarray:
+def upward_rank(problem: Problem) -> NDArray[np.float64]:
     """The longest time from each operation to the end, at mean costs and rates."""
     graph = problem.graph
     finite = np.isfinite(problem.costs.seconds)
@@ -253,6 +261,3 @@ def upward_rank(problem: Problem) -> np.ndarray:
         for e in range(after_start[i], after_start[i + 1]):
             tail[after[e]] = max(tail[after[e]], rank[i])
     return np.array(rank)
-
-
-__all__ = ["Auto", "AutoParams", "InfeasibleError"]

@@ -137,18 +137,17 @@ def _once(row: Row) -> Attempts:
     yield row
 
 
-def side_by_side(attempts: Sequence[Attempts]) -> Rows:
-    """Run attempts in step, so that each batch has a row of every one that is not done."""
+def side_by_side(attempts: Sequence[Attempts], legal: Callable[[Row], Row]) -> Rows:
+    """Run attempts in step, so that each batch has a row, made legal, of every one that is not done."""
     found: Found = []
-    waiting = [(attempt, next(attempt)) for attempt in attempts]
+    waiting = [(attempt, legal(next(attempt))) for attempt in attempts]
     while waiting:
-        rows = [row for _, row in waiting]
-        outcomes = yield rows
+        outcomes = yield [row for _, row in waiting]
         left = []
         for (attempt, row), outcome in zip(waiting, outcomes, strict=False):
             found.append((row, outcome))
             try:
-                left.append((attempt, attempt.send(outcome)))
+                left.append((attempt, legal(attempt.send(outcome))))
             except StopIteration:
                 continue
         waiting = left

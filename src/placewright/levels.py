@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.blocks import by_block, repeated_blocks
-from placewright.graph import Ints, Longs
+from placewright.graph import Longs
 from placewright.problem import Problem
 
 Labels = NDArray[np.int64]
@@ -221,11 +221,3 @@ def _numbered(names: list[str]) -> Labels:
 def singles(problem: Problem) -> Level:
     """Every group by itself."""
     return Level("groups", np.arange(problem.n_groups))
-
-
-def held_bytes(problem: Problem) -> Ints | Longs:
-    """Persistent bytes of every group."""
-    graph = problem.graph
-    kept = np.flatnonzero(graph.persistent)
-    owner = problem.groups[graph.tensor_op[kept]]
-    return np.bincount(owner, graph.tensor_bytes[kept].astype(np.float64), minlength=problem.n_groups).astype(np.int64)

@@ -122,9 +122,7 @@ class LoadAnnealer:
     def run(self, places: Places, schedule: Schedule) -> tuple[int, Places]:
         """Anneal from places; the best largest load in ps and the places that have it. Takes no Python lock."""
         self._state.place[:] = places
-        value, _ = _anneal(
-            self.units, self._state, schedule.steps, schedule.hot, schedule.cold, schedule.squarings
-        )
+        value, _ = _anneal(self.units, self._state, schedule.steps, schedule.hot, schedule.cold, schedule.squarings)
         return int(value), self._state.best.copy()
 
 

@@ -1,0 +1,147 @@
+"""Wander: two walks over the levels of a problem, one that refines the best and one that explores.
+
+Each stretch of a walk cools from a temperature to almost none. The first walk starts every cycle at the best that is
+known; the second goes on from where it is, or from the next beginning, hotter. What either finds, both know.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from placewright.decisions import Decisions
+from placewright.graph import Longs
+from placewright.levels import Level, Ties
+from placewright.relief import Row
+from placewright.sim.lower import Lowered
+from placewright.sim.walk import ALL, BALL, HELD, MOVE, STRETCH, SWAP, WORK
+from placewright.sim.walks import WINDOW, Ground, Kind, Place, Walk, run_walks
+
+COLD = 1e-5
+"""The last temperature of a cycle, as a share of the value."""
+
+
+@dataclass
+class _Cycle:
+    """How far a walk is in its present cycle."""
+
+    hot: float = 0.002
+    parts: int = 4
+    done: int = 0
+
+    def stretch(self) -> tuple[float, float]:
+        """The first and last temperature of the next part."""
+        ratio = COLD / self.hot
+        return self.hot * ratio ** (self.done / self.parts), self.hot * ratio ** ((self.done + 1) / self.parts)
+
+
+class Wander:
+    """Two walks side by side; `go` advances both and gives their best places."""
+
+    walks = 2
+
+    def __init__(
+        self,
+        decisions: Decisions,
+        lowered: Lowered,
+        levels: Sequence[Level],
+        ties: Ties,
+        rng: np.random.Generator,
+        priorities: NDArray[np.float64] | None = None,
+    ) -> None:
+        problem = decisions.problem
+        self.rng = rng
+        self.ground = Ground.of(
+            problem,
+            lowered,
+            [level.members for level in levels],
+            neighbours(ties, problem.n_groups),
+            decisions.apart,
+            _kinds(decisions, levels),
+        )
+        self._walks = [Walk(self.ground, int(rng.integers(1 << 62)), priorities) for _ in range(self.walks)]
+        self._cycles = [_Cycle() for _ in self._walks]
+        self._beginnings: list[tuple[Row, Longs | None]] = []
+        self._best: Place | None = None
+        self.steps = max(8, min(20_000, 1_500_000 // (problem.n_ops + 20)))
+        """Placements in one stretch of one walk: a fraction of a second."""
+
+    @property
+    def simulated(self) -> int:
+        """Placements simulated so far."""
+        return sum(walk.simulated for walk in self._walks)
+
+    def begin(self, rows: Sequence[Row]) -> None:
+        """Where to begin, best first."""
+        self._beginnings = [(row, None) for row in rows]
+        for k, walk in enumerate(self._walks):
+            walk.set_out(rows[min(k, len(rows) - 1)])
+
+    def offer(self, row: Row, over: int, value: int) -> None:
+        """Tell of a placement that was found elsewhere."""
+        devices = len(self.ground.terrain.pool_of)
+        self._note(Place(row.copy(), np.full(devices, -1, np.int64), over, value))
+
+    def go(self, most: float = math.inf) -> list[Place]:
+        """One stretch of every walk, of no more placements in all than `most`."""
+        steps = int(min(self.steps, most / self.walks))
+        if steps < 1:
+            return []
+        jobs = [(walk, steps, *cycle.stretch()) for walk, cycle in zip(self._walks, self._cycles, strict=True)]
+        places = run_walks(jobs)
+        for place in places:
+            self._note(place)
+        for k, place in enumerate(places):
+            self._cycles[k].done += 1
+            if self._cycles[k].done >= self._cycles[k].parts:
+                self._again(k, place)
+        return places
+
+    def _note(self, place: Place) -> None:
+        if self._best is None or place.rank < self._best.rank:
+            self._best = place
+
+    def _again(self, k: int, place: Place) -> None:
+        """Begin another cycle of walk k."""
+        best = self._best
+        parts = min(64, int(self._cycles[k].parts * 1.3) + 1)
+        low, high = (5e-4, 5e-3) if k == 0 else (2e-3, 5e-2)
+        self._cycles[k] = _Cycle(float(np.exp(self.rng.uniform(np.log(low), np.log(high)))), parts)
+        if best is None:
+            return
+        if k == 0 or self.rng.random() < 0.4:
+            self._walks[k].set_out(best.row, best.windows)
+        elif self._beginnings and self.rng.random() < 0.5:
+            row, windows = self._beginnings[int(self.rng.integers(min(6, len(self._beginnings))))]
+            self._walks[k].set_out(row, windows)
+        else:
+            self._walks[k].set_out(place.row, place.windows)
+
+
+def _kinds(decisions: Decisions, levels: Sequence[Level]) -> list[Kind]:
+    """The kinds of change that mean something for a problem; those of single groups first."""
+    problem = decisions.problem
+    borrows = bool(problem.graph.persistent.any()) and len(set(problem.machine.pool_of)) > 1
+    kinds = []
+    for k, level in enumerate(levels):
+        for part in (ALL, HELD, WORK) if borrows and level.n_clusters < problem.n_groups else (ALL,):
+            kinds.append(Kind(MOVE, part, k))
+            if level.n_clusters > 2:
+                kinds.append(Kind(SWAP, part, k))
+    kinds += [Kind(kind, part) for kind in (STRETCH, BALL) for part in ((ALL, HELD, WORK) if borrows else (ALL,))]
+    if borrows and problem.discipline == "stream":
+        kinds.append(Kind(WINDOW))
+    return kinds
+
+
+def neighbours(ties: Ties, groups: int) -> tuple[Longs, Longs]:
+    """CSR by group of the groups it is tied to."""
+    one = np.concatenate([ties.one, ties.other])
+    other = np.concatenate([ties.other, ties.one])
+    start = np.zeros(groups + 1, np.int64)
+    np.cumsum(np.bincount(one, minlength=groups), out=start[1:])
+    return start, other[np.argsort(one, kind="stable")]
