@@ -44,6 +44,14 @@ def trained():
     return WithLoss(), x
 
 
+def loud():
+    """Prints where it is called, and in its forward pass."""
+    print("called")
+    net, x = make()
+    net.register_forward_hook(lambda *_: print("run"))
+    return net, x
+
+
 def broken():
     """Raises."""
     raise KeyError("left is right")
@@ -197,7 +205,7 @@ def test_words_say_what_the_record_says(small):
     assert result.exit_code == 0
     for word in (f"{PARAMETERS:,} elements", "by export", "constant_pad_nd", "with everything on one device"):
         assert word in result.stdout
-    assert f"captured {small['operations']} operations" in result.stderr
+    assert f"captured {small['operations']:,} operations" in result.stderr
     assert place("capture", SMALL, "--quiet").stderr == ""
 
 
@@ -239,6 +247,47 @@ def test_an_axis_that_is_open_asks_for_its_size(onnx_file):
     result = place("capture", onnx_file)
     assert result.exit_code == 2
     assert "batch" in result.stderr
+
+
+def test_what_a_model_prints_is_no_result(net):
+    """It goes to stderr; the document on stdout is whole."""
+    result = place("capture", f"{net}:loud", "--json")
+    assert json.loads(result.stdout)["parameters"]["elements"] == 37
+    assert "called\nrun\n" in result.stderr
+
+
+def test_training_without_a_loss_is_told(net):
+    """And one with a loss is not."""
+    words = "gradients of its outputs are inputs"
+    assert words in place("capture", f"{net}:make", "--optimizer", "sgd").stderr
+    assert words not in place("capture", f"{net}:trained", "--optimizer", "sgd").stderr
+    assert words not in place("capture", f"{net}:make").stderr
+
+
+@pytest.mark.parametrize("name", ["model.pt", "MODEL.PTH", "model.safetensors", "weights.bin"])
+def test_files_of_weights_are_no_models(name, tmp_path):
+    """They say nothing of operations, and pickles are never read, whatever is in them."""
+    file = tmp_path / name
+    torch.save(torch.nn.Linear(2, 2), file)
+    result = place("capture", file)
+    assert result.exit_code == 2
+    assert "never read" in result.stderr
+    assert "file.py:FUNCTION".lower() in result.stderr.lower()
+
+
+def test_a_folder_that_holds_a_configuration(tmp_path):
+    """Without hf: it is named with it; with hf: a folder that is none is told so, and nothing is fetched."""
+    (tmp_path / "config.json").write_text("{}")
+    assert f"write hf:{tmp_path}" in place("capture", tmp_path).stderr
+    assert "nothing is downloaded" in place("capture", f"hf:{tmp_path}/gpt2").stderr
+
+
+def test_an_exported_program_is_said_to_be_one(tmp_path):
+    program = tmp_path / "net.pt2"
+    torch.export.save(torch.export.export(torch.nn.Linear(4, 6), (torch.zeros(5, 4),)), program)
+    result = place("capture", program)
+    assert "from the exported program" in result.stdout
+    assert "from the exported program" in result.stderr
 
 
 def test_a_function_that_raises_is_named(net):

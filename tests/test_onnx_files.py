@@ -161,11 +161,28 @@ def test_a_fault_is_named_with_its_place_and_what_to_do(tmp_path, name):
         (b"", "is empty"),
         (b"{}", "is no ONNX model"),
         (b"\xff" * 40, "is no ONNX model"),
+        (bytes(40), "byte 1: is no ONNX model: a field has the number 0"),
         (b"\x08\x09", "holds no graph, so it is no ONNX model; export the model again"),
     ],
 )
 def test_what_is_no_model_is_refused(tmp_path, data, wanted):
     assert wanted in bytes_fault(tmp_path, data)
+
+
+def test_zeros_are_refused_at_the_first_byte(tmp_path):
+    """A file that was reserved and never written: two GiB of zeros are not walked through."""
+    file = tmp_path / "net.onnx"
+    with file.open("wb") as out:
+        out.truncate((1 << 31) - 1)
+    with pytest.raises(FileError, match="byte 1: is no ONNX model"):
+        read_workload(file)
+
+
+def test_a_file_of_countless_tiny_fields_is_refused(tmp_path, monkeypatch):
+    """Each is legal; looking at all of them would take minutes."""
+    monkeypatch.setattr("placewright.importers.onnx_bytes.MAX_FIELDS", 1000)
+    assert "holds no graph" in bytes_fault(tmp_path, b"\x08\x09" * 1000)
+    assert "more than 1000 fields" in bytes_fault(tmp_path, b"\x08\x09" * 1001)
 
 
 def test_a_model_that_was_cut_off_is_refused(tmp_path):

@@ -25,10 +25,9 @@ from placewright.capture.build import Builder
 from placewright.capture.fake import fake_tensors
 from placewright.capture.optimizers import OPTIMIZERS, Optimizer, optimizer_named
 from placewright.capture.recompute import repeat_checkpointed
-from placewright.capture.step import check_parameters
+from placewright.capture.step import check_model, check_parameters
 from placewright.capture.trace import Loss, Traced, trace
 from placewright.capture.update import UPDATE_ORDERS, check_update_order, with_updates
-from placewright.errors import CaptureError
 from placewright.graph import OpGraph
 from placewright.operations import build_graph
 
@@ -36,7 +35,7 @@ __all__ = ["OPTIMIZERS", "UPDATE_ORDERS", "CaptureWarning", "Captured", "capture
 
 
 class CaptureWarning(UserWarning):
-    """The graph was captured, but not by the first way: says what the better way stumbled over."""
+    """The graph was captured, but there is something to know: a fallback and its reason, or a mode that matters."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,12 +54,17 @@ class Captured:
 
     @property
     def method(self) -> str:
-        """Which way took the model: export, draft-export or make_fx."""
+        """Which way took the model: export, draft-export or make_fx; or `exported program`, of a `.pt2` file."""
         return self.traced.method
 
     @property
+    def trains(self) -> bool:
+        """Whether this is a training step."""
+        return any(role == "gradient" for _, role, _ in self.traced.outputs)
+
+    @property
     def notes(self) -> tuple[str, ...]:
-        """What the ways before it stumbled over."""
+        """What the ways before it stumbled over, and what else to know of the graph."""
         return self.traced.notes
 
 
@@ -80,11 +84,12 @@ def capture(
     momentum, adam, adamw and adafactor. `loss` makes a scalar of the model's output; without it the loss is the
     output called `loss`, the first one or the only one, where that is a scalar. Where there is no loss, the
     gradients of the outputs are inputs of the step. `update_order="end"` puts updates last, as an eager optimiser does.
-    A fallback is told by a CaptureWarning.
+    A fallback, and whatever else there is to know of the graph, is told by a CaptureWarning.
     """
     captured = capture_step(model, args, kwargs, optimizer=optimizer, loss=loss, update_order=update_order, name=name)
+    way = "" if captured.method == "export" else f"captured by {captured.method}: "
     for note in captured.notes:
-        warnings.warn(f"captured by {captured.method}: {note}", CaptureWarning, stacklevel=2)
+        warnings.warn(f"{way}{note}", CaptureWarning, stacklevel=2)
     return captured.graph
 
 
@@ -102,8 +107,7 @@ def capture_step(
     started = time.perf_counter()
     chosen = None if optimizer is None else optimizer_named(optimizer)
     check_update_order(update_order)
-    if not isinstance(model, nn.Module):
-        raise CaptureError(f"model is a {type(model).__name__}; a torch.nn.Module is expected")
+    check_model(model)
     check_parameters(model)
     given = tuple(args) if isinstance(args, Sequence) and not isinstance(args, str | torch.Size) else (args,)
     traced = trace(model, given, dict(kwargs or {}), training=chosen is not None, loss=loss)

@@ -17,7 +17,7 @@ import torch
 from torch.fx import Node
 
 from placewright.capture import torch_private
-from placewright.capture.faults import data_decide
+from placewright.capture.faults import data_decide, not_dense
 from placewright.capture.recompute import ORIGINAL, is_backward
 from placewright.capture.step import PREFIX
 from placewright.capture.trace import Traced
@@ -125,7 +125,7 @@ class Builder:
                 self.held[name] = self._hold(name, tensor)
                 self.first_name[name] = name
             else:
-                if tensor.numel() * tensor.element_size() != self.held[first].storage.bytes:
+                if not _same_place(tensor, self.traced.stand_ins[first]):
                     raise CaptureError(
                         f"parameters {first!r} and {name!r} are parts of one storage, which capture cannot express; "
                         "clone one of them",
@@ -199,7 +199,9 @@ class Builder:
                 self._start_backward(node)
 
     def _start_backward(self, loss: Node) -> None:
-        """Draft the gradient of the loss, a one, with which the backward pass begins."""
+        """Draft the gradient of the loss, a one, with which the backward pass begins, unless it was traced too."""
+        if all(role != "tangent" for _, role, _ in self.traced.inputs):
+            return
         draft = self._draft("loss_gradient", "ones_like", "backward", "")
         draft.after = {self.values[loss][0].reference[0]: None}
         draft.dtype = dtype_of([loss.meta["val"]])
@@ -343,6 +345,12 @@ class Builder:
         return next((maker.scope for maker in makers if maker.scope), "")
 
 
+def _same_place(tensor: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors of one storage are the same elements, if seen in another shape."""
+    span = [(t.storage_offset() * t.element_size(), touched_bytes(t)) for t in (tensor, other)]
+    return span[0] == span[1]
+
+
 def clean_scope(path: str) -> str:
     """Return the path of a module in the user's model: without the step around it, or the number of the call."""
     path = re.sub(r"@\d+", "", path)
@@ -355,6 +363,8 @@ def _outputs(node: Node) -> list[tuple[int, torch.Tensor]]:
     several = value if isinstance(value, list | tuple) else [value]
     made = [(k, each) for k, each in enumerate(several) if isinstance(each, torch.Tensor)]
     for _, tensor in made:
+        if tensor.layout is not torch.strided:
+            raise not_dense(node, tensor)
         if any(type(size) is not int for size in tensor.shape):
             raise data_decide(node, "the size of a tensor")
     return made

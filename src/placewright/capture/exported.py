@@ -95,7 +95,7 @@ def _traced(program: torch.export.ExportedProgram, loss: int | None, *, training
         with mode, contextlib.nullcontext() if training else torch.no_grad():
             joint = joint_of_module(module, fake_inputs, {})
     _prefix_roles(joint)
-    return described(joint, "exported", (), [node.name for node in placeholders], has_loss, stand_ins)
+    return described(joint, "exported program", (), [node.name for node in placeholders], has_loss, stand_ins)
 
 
 def _example(placeholder: Node) -> Any:

@@ -6,9 +6,9 @@ import os
 import re
 import sysconfig
 import traceback
-from typing import Any
 
 import torch
+from torch import nn
 
 from placewright.errors import CaptureError
 
@@ -28,7 +28,7 @@ def line_at_fault(error: BaseException) -> str:
     """Return the innermost line of the model that an error came through: `file:line, in function: code`."""
     for frame in reversed(traceback.extract_tb(error.__traceback__)):
         if _is_the_model(frame.filename):
-            return f"{frame.filename}:{frame.lineno}, in {frame.name}: {(frame.line or '').strip()}"
+            return _place(frame.filename, frame.lineno, frame.name, frame.line or "")
     trace = error.__traceback__  # a program that was exported already runs without the model's own frames
     nodes: list[torch.fx.Node] = []
     while trace is not None:
@@ -61,20 +61,44 @@ def data_decide(node: torch.fx.Node, what: str) -> CaptureError:
     return CaptureError(f"{what}: {_DATA_DECIDE}", line=_line_of(node))
 
 
+def not_dense(node: torch.fx.Node, tensor: torch.Tensor) -> CaptureError:
+    """Return the error to raise where an operator makes a sparse or nested tensor."""
+    kind = str(tensor.layout).removeprefix("torch.")
+    return CaptureError(
+        f"the operator {node.target} makes a tensor of layout {kind}, whose size depends on the values of tensors; "
+        "capture takes dense tensors. An nn.Embedding or F.embedding with sparse=False has a dense gradient",
+        line=_line_of(node),
+    )
+
+
 def _line_of(node: torch.fx.Node) -> str:
     """Return the line of the model that a traced node stems from."""
     frames = re.findall(r'File "([^"]+)", line (\d+), in (\S+)\n\s*(.*)', node.meta.get("stack_trace") or "")
-    return next((f"{f}:{k}, in {name}: {code}" for f, k, name, code in reversed(frames) if _is_the_model(f)), "")
+    return next((_place(f, k, name, code) for f, k, name, code in reversed(frames) if _is_the_model(f)), "")
 
 
-def guessed(failure: Any) -> CaptureError:
-    """Return the error to raise where draft export had to guess."""
-    frames = (getattr(failure, "data", None) or {}).get("stack") or ()
-    for frame in reversed(list(frames)):
-        text = f"{getattr(frame, 'filename', '')}:{getattr(frame, 'lineno', '')}"
-        if _is_the_model(text.rpartition(":")[0]):
-            return CaptureError(_DATA_DECIDE, line=text)
-    return CaptureError(_DATA_DECIDE)
+def _place(file: str, line: object, function: str, code: str) -> str:
+    """Return a line of the model as messages show it."""
+    return f"{file}:{line}, in {function}: `{code.strip()}`" if code.strip() else f"{file}:{line}, in {function}"
+
+
+def module_at_fault(error: BaseException, model: nn.Module) -> str:
+    """Return the innermost part of the model that an error came through, where no line of its own did."""
+    paths = {id(module): path for path, module in model.named_modules() if path}
+    trace, found = error.__traceback__, ""
+    while trace is not None:
+        owner = trace.tb_frame.f_locals.get("self")
+        if id(owner) in paths:
+            found = f"in module {paths[id(owner)]!r} ({type(owner).__name__})"
+        trace = trace.tb_next
+    return found
+
+
+def lacks_fake_kernel(error: BaseException) -> bool:
+    """Whether an error says that an operator cannot run on tensors without values, which draft export may mend."""
+    names = {kind.__name__ for kind in type(error).__mro__}
+    words = ("fake impl", "fake kernel", "'Meta'", "meta tensor", "Meta tensor")
+    return "UnsupportedOperatorException" in names or any(word in str(error) for word in words)
 
 
 _DATA_DECIDE = (

@@ -86,7 +86,8 @@ def from_folder(
 def _read(file: Path) -> dict[str, Any]:
     """Return the object in a `config.json`, without the fields that name code."""
     if not file.parent.is_dir():
-        raise FileError(file.parent, "", "is not a folder; a transformers folder holds a config.json")
+        what = "is not a folder. A transformers folder holds a config.json; nothing is downloaded"
+        raise FileError(file.parent, "", what)
     if not file.exists():
         raise FileError(file.parent, "", "holds no config.json; a transformers folder has one")
     document = parse_json(read_text(file), file)
@@ -207,14 +208,17 @@ def _line(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def _offline() -> Iterator[None]:
-    """Nothing is fetched from the hub inside this block, whatever a configuration asks for."""
+    """Nothing is fetched from the hub inside this block, whatever a configuration asks for, and nothing is logged."""
     try:
         from huggingface_hub import constants
+        from transformers.utils import logging
     except ImportError:
         raise MissingExtraError("reading a transformers folder", "hf") from None
-    before = constants.HF_HUB_OFFLINE
+    before, verbosity = constants.HF_HUB_OFFLINE, logging.get_verbosity()
     constants.HF_HUB_OFFLINE = True
+    logging.set_verbosity_error()
     try:
         yield
     finally:
         constants.HF_HUB_OFFLINE = before
+        logging.set_verbosity(verbosity)

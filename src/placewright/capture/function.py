@@ -89,7 +89,7 @@ def _function(module: ModuleType, name: str, file: Path) -> Callable[[], Any]:
     if found is None:
         raise UnknownNameError(f"function of {file}", name, sorted(own), f"Write {file}:NAME.")
     if not callable(found):
-        raise CaptureError(f"{file}:{name} is a {type(found).__name__}; a function that returns {_FORMS} was expected")
+        raise CaptureError(f"{file}:{name} is {_described(found)}; a function that returns {_FORMS} was expected")
     try:
         inspect.signature(found).bind()
     except TypeError as error:
@@ -122,11 +122,16 @@ def _described(value: Any) -> str:
     """Say what a value is."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    kind = type(value).__name__
+    return "nothing" if value is None else f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
 
 
 def _fault(error: BaseException, problem: str) -> CaptureError:
     """Return the error to raise where the user's own code raised one."""
     if is_data_dependent(error):
         problem += "; it runs on tensors without values, so it cannot look at them"
+    elif "UninitializedParameter" in str(error):
+        problem += ". It runs on tensors without values, which lazy modules cannot be: give their sizes"
+    elif "not linked with support for" in str(error):
+        problem += ". It runs on tensors without values, which are on no device: leave .cuda() and .to(device) out"
     return CaptureError(problem, line=line_at_fault(error))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -76,6 +76,26 @@ def input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any])
     return names
 
 
+def check_inputs(names: Sequence[str], inputs: Any) -> None:
+    """Refuse inputs that are tensors of another kind than dense ones."""
+    for name, value in zip(names, pytree.tree_leaves(inputs), strict=True):
+        if isinstance(value, torch.Tensor) and (value.layout is not torch.strided or value.is_quantized):
+            raise CaptureError(
+                f"input {name!r} is not a plain dense tensor ({value.layout}, {value.dtype}); its size depends on "
+                "values, which a graph cannot express. Give it dense, or capture the part of the model after it"
+            )
+
+
+def check_model(model: object) -> None:
+    """Refuse what is no module of Python, or only wraps one."""
+    if not isinstance(model, nn.Module):
+        raise CaptureError(f"model is a {type(model).__name__}; a torch.nn.Module is expected")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise CaptureError("the model was compiled by TorchScript; capture the module that it was made from")
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        raise CaptureError(f"the model is wrapped for several devices by {type(model).__name__}; capture model.module")
+
+
 def check_parameters(model: nn.Module) -> None:
     """Refuse parameters and buffers that are no plain dense tensors."""
     for path, module in model.named_modules():
@@ -139,5 +159,6 @@ def _flat(found: Any) -> tuple[torch.Tensor, ...]:
     if not tensors and hasattr(found, "__dict__"):
         tensors = tuple(v for v in vars(found).values() if isinstance(v, torch.Tensor))
     if not tensors:
-        raise CaptureError(f"the model returns {type(found).__name__}, in which there is no tensor")
+        what = "nothing" if found is None else f"a {type(found).__name__} in which there is no tensor"
+        raise CaptureError(f"the model returns {what}; its forward must return what it computes")
     return tensors

@@ -10,7 +10,9 @@ from __future__ import annotations
 import contextlib
 import importlib
 import inspect
-from collections.abc import Callable, Iterator
+import os
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -106,6 +108,66 @@ def without_fake_mode() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def without_prints_of_export() -> Iterator[None]:
+    """Keep torch.export from printing the part of a graph that it has, to stderr, when data decide what comes next."""
+    module = importlib.import_module("torch.export._trace")
+    vars(module).setdefault("print", lambda *args, **kwargs: None)
+    try:
+        yield
+    finally:
+        vars(module).pop("print", None)
+
+
+def without_fake_kernel(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
+    """Return the operators that draft export finds to say nothing of what they return: `namespace.name.overload`."""
+    with _removed_logs():
+        program = torch.export.draft_export(module, args, kwargs)
+    failures = getattr(getattr(program, "_report", None), "failures", ())
+    found = [failure.data["op"] for failure in failures if "MISSING_FAKE_KERNEL" in str(failure.failure_type)]
+    return list(dict.fromkeys(found))
+
+
+@contextlib.contextmanager
+def _removed_logs() -> Iterator[None]:
+    """Let draft export write its log into a folder that is removed afterwards, and close it."""
+    variable = _find("torch._logging._internal", "DTRACE_ENV_VAR")
+    handler = _find("torch.export._draft_export", "CaptureStructuredTrace")
+    before, enter, entered = os.environ.get(variable), handler.__enter__, []
+
+    def remember(self: Any) -> Any:
+        entered.append(self)
+        return enter(self)
+
+    with tempfile.TemporaryDirectory() as folder:
+        os.environ[variable], handler.__enter__ = folder, remember
+        try:
+            yield
+        finally:
+            handler.__enter__ = enter
+            os.environ.pop(variable) if before is None else os.environ.update({variable: before})
+            for each in entered:
+                each.close()
+
+
+@contextlib.contextmanager
+def fake_kernels(kernels: Mapping[str, Callable[..., Any]]) -> Iterator[None]:
+    """Give operators, `namespace.name.overload`, these fake kernels for a while."""
+    definition_of = _find("torch._library.custom_ops", "_maybe_get_opdef")
+    with contextlib.ExitStack() as stack:
+        for name, kernel in kernels.items():
+            namespace, plain, _ = name.split(".")
+            definition = definition_of(f"{namespace}::{plain}")
+            if definition is not None:
+                stack.callback(setattr, definition, "_abstract_fn", definition._abstract_fn)
+                definition._abstract_fn = kernel
+            else:
+                library = _find("torch.library", "Library")(namespace, "FRAGMENT")
+                stack.callback(library._destroy)
+                torch.library.register_fake(f"{namespace}::{plain}", kernel, lib=library, allow_override=True)
+        yield
+
+
+@contextlib.contextmanager
 def truncated_without_values() -> Iterator[None]:
     """Let `trunc_normal_` fill fake tensors: since torch 2.13 it draws until the values that it sees are in range."""
     module, name = importlib.import_module("torch.nn.init"), "_no_grad_trunc_normal_"
@@ -167,6 +229,27 @@ def marked_checkpoints(mark: Callable[[], Any]) -> Iterator[None]:
     finally:
         for name, value in zip(names, kept, strict=True):
             setattr(module, name, value)
+
+
+@contextlib.contextmanager
+def autocast_on_cpu() -> Iterator[list[str]]:
+    """Let autocast for other devices, which would do nothing here, be autocast on the CPU; yields which there were."""
+    kept = torch.autocast.__init__
+    devices: list[str] = []
+
+    def begin(
+        self: Any, device_type: str, dtype: Any = None, enabled: bool = True, cache_enabled: bool | None = None
+    ) -> None:
+        if device_type in ("cuda", "xpu", "mps", "hpu", "mtia") and enabled:
+            devices.append(device_type)
+            dtype, device_type = dtype or torch.get_autocast_dtype(device_type), "cpu"
+        kept(self, device_type, dtype, enabled, cache_enabled)
+
+    torch.autocast.__init__ = begin  # type: ignore[method-assign]
+    try:
+        yield devices
+    finally:
+        torch.autocast.__init__ = kept  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager

@@ -1,10 +1,11 @@
 """From a module to one FX graph of its whole step, by the first way that can take it.
 
     export         torch.export, then the joint graph of the exported module: scopes, and writes kept in place
-    draft-export   the same with torch's draft export, which invents what custom operators do not say
+    draft-export   the same, where torch's draft export finds operators that do not say what they return (draft.py)
     make_fx        the step written as a function of parameters and inputs, traced as it runs
 
-Every way runs on fake CPU tensors: nothing is computed, and no weight is ever allocated.
+Every way traces on fake CPU tensors: nothing is computed and no weight is allocated, but for what draft export tries
+out on a small model.
 """
 
 from __future__ import annotations
@@ -25,10 +26,19 @@ from torch.utils import _pytree as pytree
 
 from placewright.capture import torch_private
 from placewright.capture.assertions import drop_assertions
+from placewright.capture.draft import NotTriedError, operators_tried_out
 from placewright.capture.fake import lent_shapes
-from placewright.capture.faults import data_dependent, guessed, is_data_dependent, line_at_fault, one_line
+from placewright.capture.faults import (
+    data_dependent,
+    is_data_dependent,
+    lacks_fake_kernel,
+    line_at_fault,
+    module_at_fault,
+    one_line,
+)
+from placewright.capture.functional import traced_as_it_runs
 from placewright.capture.fused import use_fused
-from placewright.capture.step import PREFIX, Step, input_names
+from placewright.capture.step import PREFIX, Step, check_inputs, input_names
 from placewright.errors import CaptureError
 
 Loss = Callable[[Any], torch.Tensor]
@@ -57,8 +67,14 @@ def trace(
 ) -> Traced:
     """Return the joint graph of a training step, or the graph of an inference pass."""
     names = input_names(model, args, kwargs)
+    check_inputs(names, (args, kwargs))
     step = Step(model, training=training, loss=loss)
-    with quiet(), _modes(model, training), lent_shapes(model, (args, kwargs)) as (mode, (fake_args, fake_kwargs)):
+    with (
+        quiet(),
+        torch_private.autocast_on_cpu() as other_devices,
+        _modes(model, training),
+        lent_shapes(model, (args, kwargs)) as (mode, (fake_args, fake_kwargs)),
+    ):
         stand_ins = {
             name: tensor
             for held in (model.named_parameters, model.named_buffers)
@@ -68,7 +84,17 @@ def trace(
             _freeze(model)
         with mode, contextlib.nullcontext() if training else torch.no_grad():
             module, method, notes = _first_way(step, fake_args, fake_kwargs, training)
+        if training and not model.training:
+            notes.append(_EVAL)
+        notes += [_AUTOCAST.format(device) for device in dict.fromkeys(other_devices)]
         return described(module, method, notes, names, step.seen.loss, stand_ins)
+
+
+_EVAL = "the model is in eval mode, so dropout is off and batch norms keep their averages; call model.train() to train"
+_AUTOCAST = (
+    "autocast for {} is captured as autocast on a CPU, which has the same products in lower precision but leaves "
+    "softmax and normalisation in it too"
+)
 
 
 def _freeze(model: nn.Module) -> None:
@@ -85,24 +111,49 @@ def _first_way(
 ) -> tuple[torch.fx.GraphModule, str, list[str]]:
     """Return the graph by the first way that can take the model, its name, and what the others stumbled over."""
     notes: list[str] = []
-    first: Exception | None = None
-    for method, way in (("export", _exported), ("draft-export", _draft_exported), ("make_fx", _run_as_function)):
+    errors: list[Exception] = []
+    for method, way in (("export", _exported), ("draft-export", _draft_exported), ("make_fx", traced_as_it_runs)):
         step.seen.loss = False
         try:
             return way(step, args, kwargs, training), method, notes
         except CaptureError:
             raise
+        except NotTriedError as error:
+            notes.append(f"{method} was not tried: {error}")
         except Exception as error:
             if is_data_dependent(error):
+                _check_that_it_runs(step, args, kwargs)  # which knows the line where an exported program does not
                 raise data_dependent(error) from error
-            first = first or error
+            errors.append(error)
             notes.append(f"{method} cannot take this model: {one_line(error)}")
-    assert first is not None  # three ways were tried, and each raised
+            if len(errors) == 1:
+                _check_that_it_runs(step, args, kwargs)
+    line = line_at_fault(errors[0]) or module_at_fault(errors[0], step.model)
     raise CaptureError(
-        f"no way of capture can take this model. {'; '.join(notes)}. Change the line, capture a part of the model, or "
-        "describe the graph in JSON (docs/formats.md)",
-        line=line_at_fault(first),
-    ) from first
+        f"no way of capture can take this model. {'; '.join(notes)}. Change that place, capture a part of the model, "
+        "or describe the graph in JSON (docs/formats.md)",
+        line=line,
+    ) from errors[0]
+
+
+def _check_that_it_runs(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Raise what the model itself raises on these inputs: then no way can take it, and none is to blame."""
+    try:
+        step(*args, **kwargs)
+    except CaptureError:
+        raise
+    except Exception as error:
+        if is_data_dependent(error):
+            raise data_dependent(error) from error
+        if lacks_fake_kernel(error):
+            return
+        given = [f"{list(t.shape)} {str(t.dtype).removeprefix('torch.')}" for t in pytree.tree_leaves((args, kwargs))
+                 if isinstance(t, torch.Tensor)]  # fmt: skip
+        raise CaptureError(
+            f"the model raises {one_line(error)}, run on tensors of the sizes given ({', '.join(given[:8]) or 'none'}) "
+            "and without values",
+            line=line_at_fault(error) or module_at_fault(error, step.model),
+        ) from error
 
 
 def _exported(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> torch.fx.GraphModule:
@@ -111,18 +162,9 @@ def _exported(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], trainin
 
 
 def _draft_exported(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> torch.fx.GraphModule:
-    """Return the joint graph by way of draft export, unless it had to guess what data decide."""
-    from torch.export import draft_export
-
-    def export() -> torch.export.ExportedProgram:
-        program = draft_export(step, args, kwargs)
-        report = getattr(program, "_report", None)
-        for failure in getattr(report, "failures", ()):
-            if "DATA_DEPENDENT" in str(getattr(failure, "failure_type", "")):
-                raise guessed(failure)
-        return program
-
-    return _joint(export, args, kwargs)
+    """Return the joint graph by way of torch.export, once draft export has found what has to be tried out."""
+    with operators_tried_out(step, args, kwargs):
+        return _exported(step, args, kwargs, training)
 
 
 def _joint(
@@ -158,70 +200,6 @@ def joint_of_module(
                     node.meta["custom"] = {**(node.meta.get("custom") or {}), "origin": node.name}
     with contextlib.ExitStack() as stack:
         return torch_private.joint_graph(module, args, kwargs, stack)
-
-
-def _run_as_function(step: Step, args: tuple[Any, ...], kwargs: dict[str, Any], training: bool) -> torch.fx.GraphModule:
-    """Return the graph of the step as a function of parameters, buffers and inputs, traced while it runs."""
-    from torch.fx.experimental.proxy_tensor import make_fx
-
-    held = {**dict(step.named_parameters()), **dict(step.named_buffers())}
-    flat, spec = pytree.tree_flatten((args, kwargs))
-    places = [k for k, leaf in enumerate(flat) if isinstance(leaf, torch.Tensor)]
-    trained = [name for name, tensor in held.items() if training and tensor.requires_grad]
-
-    def run(tensors: list[torch.Tensor], inputs: list[torch.Tensor]) -> tuple[list[Any], list[Any]]:
-        leaves = list(flat)
-        for place, tensor in zip(places, inputs, strict=True):
-            leaves[place] = tensor
-        given, named = pytree.tree_unflatten(leaves, spec)
-        state = dict(zip(held, tensors, strict=True))
-        outputs = torch.func.functional_call(step, state, given, named, tie_weights=True)
-        if not trained:
-            return list(outputs), []
-        tangents = None if step.seen.loss else [torch.ones_like(outputs[0])]
-        grads = torch.autograd.grad(outputs[0], [state[n] for n in trained], tangents, allow_unused=True)
-        return list(outputs), list(grads)
-
-    with torch_private.preserved_metadata(), _scoped(step):
-        traced = make_fx(run, tracing_mode="fake", _allow_non_fake_inputs=True)(
-            list(held.values()), [flat[place] for place in places]
-        )
-    roles = [("parameter" if isinstance(t, nn.Parameter) else "buffer", name) for name, t in held.items()]
-    roles += [("input", str(place)) for place in places]
-    placeholders = [node for node in traced.graph.nodes if node.op == "placeholder"]
-    for node, entry in zip(placeholders, roles, strict=True):
-        node.meta["role"] = entry
-    output = next(node for node in reversed(traced.graph.nodes) if node.op == "output")
-    outputs, grads = output.args[0]
-    output.args = ([*outputs, *grads],)
-    output.meta["roles"] = [("output", str(k)) for k in range(len(outputs))] + [("gradient", n) for n in trained]
-    forward = [node for node in outputs if isinstance(node, torch.fx.Node)]
-    last = max(list(traced.graph.nodes).index(node) for node in forward)
-    for k, node in enumerate(traced.graph.nodes):
-        node.meta["partitioner_tag"] = "is_forward" if k <= last else "is_backward"
-    return traced
-
-
-@contextlib.contextmanager
-def _scoped(step: Step) -> Iterator[None]:
-    """Let every operation that a module runs know the module's path."""
-    open_notes: list[Any] = []
-    handles = []
-    for name, module in step.named_modules():
-
-        def enter(_module: nn.Module, _args: Any, path: str = name) -> None:
-            open_notes.append(torch_private.annotated({"scope": path, "origin": path}))
-            open_notes[-1].__enter__()
-
-        def leave(*_: Any) -> None:
-            open_notes.pop().__exit__(None, None, None)
-
-        handles += [module.register_forward_pre_hook(enter), module.register_forward_hook(leave, always_call=True)]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 def described(
@@ -282,6 +260,7 @@ def quiet() -> Iterator[None]:
         with (
             warnings.catch_warnings(),
             torch_private.without_mkldnn(),
+            torch_private.without_prints_of_export(),
             contextlib.redirect_stdout(sys.stderr),
         ):
             warnings.simplefilter("ignore")

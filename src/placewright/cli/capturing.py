@@ -161,6 +161,8 @@ def _peak_bytes(graph: OpGraph) -> int:
 
 def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     """Return the record as labelled lines."""
+    from placewright.cli.models import way
+
     flops = record["flops"]
     lines = [(name, _words(record[key])) for name, key in _AMOUNTS if record[key]["count"]]
     parts = ", ".join(f"{phase} {_count(total)}" for phase, total in flops.items())
@@ -173,7 +175,7 @@ def _lines(record: dict[str, Any]) -> list[tuple[str, str]]:
     if record["recomputed"]:
         lines.append(("recomputed", f"{record['recomputed']:,} operations of the forward pass are repeated"))
     took = f"in {record['seconds']:.1f} s"
-    return [*lines, ("read", took) if record["method"] is None else ("captured", f"by {record['method']} {took}")]
+    return [*lines, ("read", took) if record["method"] is None else ("captured", f"{way(record['method'])} {took}")]
 
 
 _AMOUNTS = (

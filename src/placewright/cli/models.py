@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
+import sys
 import time
 import warnings
 from collections.abc import Callable
@@ -25,6 +27,7 @@ _BY_FORM = (
     (re.compile(r".*\.pt2", re.DOTALL | re.IGNORECASE), "program"),
     (re.compile(r".*\.onnx", re.DOTALL | re.IGNORECASE), "onnx"),
 )
+_WEIGHTS = re.compile(r".*\.(pt|pth|bin|ckpt|pkl|safetensors|h5|keras|pb|tflite|gguf)", re.DOTALL | re.IGNORECASE)
 _BARE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 _MEMBER = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]*)/[0-9]+")
 _LONGEST_DIM = 18
@@ -60,17 +63,24 @@ def read_model(model: str, recipe: Recipe, out: Output) -> Model:
     began = time.perf_counter()
     if kind.captured and wanted(out):
         out.note(f"capturing {model} ...")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), contextlib.redirect_stdout(sys.stderr):  # a model may print; results alone go there
         warnings.simplefilter("ignore")  # of the libraries that a model is built with
         found = kind.read(model, recipe)
     seconds = time.perf_counter() - began
     if isinstance(found, Workload):
         return Model(found, None, seconds)
     if wanted(out):
-        out.note(f"captured {found.graph.n_ops} operations in {seconds:.1f} s by {found.method}")
+        out.note(f"captured {found.graph.n_ops:,} operations in {seconds:.1f} s {way(found.method)}")
     for note in found.notes:
         out.note(f"note: {note}")
+    if found.trains and not found.traced.has_loss:
+        out.note("note: the model returns no loss; the gradients of its outputs are inputs of the step")
     return Model(Workload(found.graph), found, seconds)
+
+
+def way(method: str) -> str:
+    """Say how a model was captured."""
+    return "from the exported program" if method == "exported program" else f"by {method}"
 
 
 def may_bring_machine(model: str) -> bool:
@@ -198,6 +208,16 @@ def _file(model: str, recipe: Recipe) -> Workload:
     from placewright.importers import read_workload
 
     del recipe
+    if os.path.isfile(os.path.join(model, "config.json")):
+        raise InputError(
+            f"MODEL {model!r} is a folder with a config.json; write hf:{model} for a model of transformers"
+        )
+    if _WEIGHTS.fullmatch(model):
+        save = "save the model with torch.export.save (.pt2) or torch.onnx.export (.onnx)"
+        reason = "a file of weights, or a pickled model, which is never read"
+        raise InputError(
+            f"MODEL {model!r} looks like {reason}. Write FILE.py:FUNCTION, which returns {_RETURNS}; or {save}"
+        )
     try:
         return read_workload(model)
     except FileError as error:

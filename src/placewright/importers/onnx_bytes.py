@@ -21,6 +21,8 @@ MAX_FILE_BYTES = (1 << 31) - 1
 """A protobuf message is never longer; larger models keep their weights in external files."""
 MAX_STRUCTURE_BYTES = 256 << 20
 """Everything but the data of large tensors."""
+MAX_FIELDS = 4_000_000
+"""Fields that are looked at one by one: nodes, tensors and their types, and what is inside large ones."""
 KEPT_BYTES = 16 << 10
 """Data of a tensor that are read; shapes, axes and scalars are far shorter."""
 _MAX_DEPTH = 16
@@ -97,6 +99,7 @@ class _Walk:
         self.file, self.path = file, path
         self.at = 0
         self.kept = 0
+        self.fields = 0
 
     def message(self, end: int, form: _Form, depth: int) -> bytes:
         """Return the message from here to `end`, shortened."""
@@ -104,7 +107,7 @@ class _Walk:
             raise self.fault("messages are nested too deep")
         parts: list[bytes] = []
         while self.at < end:
-            tag = self.varint(end)
+            tag = self.tag(end)
             number, wire = tag >> 3, tag & 7
             if wire == 0:
                 parts += (_varint(tag), _varint(self.varint(end)))
@@ -129,6 +132,16 @@ class _Walk:
             else:
                 raise self.fault(f"wire type {wire} is not used by ONNX")
         return b"".join(parts)
+
+    def tag(self, end: int) -> int:
+        """Read what begins a field: its number and its wire type."""
+        self.fields += 1
+        if self.fields > MAX_FIELDS:
+            raise self.fault(f"more than {MAX_FIELDS} fields", damaged=False)
+        tag = self.varint(end)
+        if tag < 8:
+            raise self.fault("a field has the number 0, which no message has; the file was damaged")
+        return tag
 
     def varint(self, end: int) -> int:
         """Read a number."""
