@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.exact.parts import I64, Parts
+from placewright.exact.parts import I64, Nets, Parts
 
 Edges = NDArray[np.int32]
 
@@ -13,7 +13,7 @@ Edges = NDArray[np.int32]
 def merged(parts: Parts, label: I64) -> Parts:
     """The parts whose units are those of one label together."""
     n = int(label.max(initial=-1)) + 1
-    classes = len(parts.count)
+    classes = len(parts.supply)
 
     def added(table: I64) -> I64:
         out = np.zeros((n, classes), np.int64)
@@ -30,7 +30,7 @@ def merged(parts: Parts, label: I64) -> Parts:
     side = np.zeros((len(parts.side), n), bool)
     for k, row in enumerate(parts.side):
         side[k, label[row]] = True
-    allowed &= ~(side[0::2] & side[1::2]).any(axis=0)[:, None]
+    allowed &= ~np.asarray((side[0::2] & side[1::2]).any(axis=0))[:, None]
     return parts._replace(
         time=added(parts.time),
         allowed=allowed,
@@ -38,27 +38,21 @@ def merged(parts: Parts, label: I64) -> Parts:
         most=largest(parts.most),
         lent=largest(parts.lent),
         side=side,
-        **_merged_nets(parts, label),
+        nets=_merged_nets(parts.nets, label),
     )
 
 
-def _merged_nets(parts: Parts, label: I64) -> dict[str, NDArray[np.generic]]:
-    net = np.repeat(np.arange(len(parts.net_weight)), np.diff(parts.net_start))
-    pins = np.unique(np.stack([net, label[parts.net_unit]], 1), axis=0)
+def _merged_nets(nets: Nets, label: I64) -> Nets:
+    net = np.repeat(np.arange(len(nets.weight)), np.diff(nets.start))
+    pins = np.unique(np.stack([net, label[nets.unit]], 1), axis=0)
     weight: dict[tuple[bool, tuple[int, ...]], int] = {}
-    start = np.searchsorted(pins[:, 0], np.arange(len(parts.net_weight) + 1)).tolist()
+    start = np.searchsorted(pins[:, 0], np.arange(len(nets.weight) + 1)).tolist()
     unit = pins[:, 1].tolist()
-    for e, (opened, ps) in enumerate(zip(parts.net_open.tolist(), parts.net_weight.tolist(), strict=True)):
+    for e, (opened, ps) in enumerate(zip(nets.open.tolist(), nets.weight.tolist(), strict=True)):
         row = tuple(unit[start[e] : start[e + 1]])
         if len(row) > 1 or opened:
             weight[opened, row] = weight.get((opened, row), 0) + ps
-    sizes = np.array([0, *(len(row) for _, row in weight)], np.int64)
-    return {
-        "net_start": np.cumsum(sizes).astype(np.int32),
-        "net_unit": np.array([u for _, row in weight for u in row], np.int32),
-        "net_weight": np.array(list(weight.values()), np.int64),
-        "net_open": np.array([opened for opened, _ in weight], bool),
-    }
+    return Nets.of(weight)
 
 
 def dense(label: I64) -> I64:
@@ -111,9 +105,9 @@ class _Web:
 
     def __init__(self, parts: Parts, edges: Edges) -> None:
         n = len(parts.time)
-        start, unit = parts.net_start.tolist(), parts.net_unit.tolist()
+        start, unit = parts.nets.start.tolist(), parts.nets.unit.tolist()
         self._pins = [set(unit[start[e] : start[e + 1]]) for e in range(len(start) - 1)]
-        self._open, self._weight = parts.net_open.tolist(), parts.net_weight.tolist()
+        self._open, self._weight = parts.nets.open.tolist(), parts.nets.weight.tolist()
         self._nets: list[set[int]] = [set() for _ in range(n)]
         for e, row in enumerate(self._pins):
             for u in row:
@@ -130,8 +124,8 @@ class _Web:
 
     def may_join(self, u: int, m: int) -> bool:
         """Whether the nets allow it."""
-        added = sum(self._weight[e] for e in self._nets[u] if m not in self._pins[e])
-        spared = sum(self._weight[e] for e in self._nets[u] & self._nets[m]
+        added: int = sum(self._weight[e] for e in self._nets[u] if m not in self._pins[e])
+        spared: int = sum(self._weight[e] for e in self._nets[u] & self._nets[m]
                      if len(self._pins[e]) == 2 and not self._open[e])  # fmt: skip
         return added <= spared
 
@@ -170,11 +164,11 @@ def stretches(parts: Parts, most: int) -> I64:
     share = time / max(float(time.sum()), 1.0) + 1.0 / n  # units without time count a little as well
     at = np.cumsum(share) / float(share.sum())
     crossing = np.zeros(n + 1, np.int64)
-    start = parts.net_start
-    some = np.flatnonzero(np.diff(start) > 1)
-    first, last = parts.net_unit[start[some]], parts.net_unit[start[some + 1] - 1]
-    np.add.at(crossing, first + 1, parts.net_weight[some])
-    np.add.at(crossing, last + 1, -parts.net_weight[some])
+    nets = parts.nets
+    some = np.flatnonzero(np.diff(nets.start) > 1)
+    first, last = nets.unit[nets.start[some]], nets.unit[nets.start[some + 1] - 1]
+    np.add.at(crossing, first + 1, nets.weight[some])
+    np.add.at(crossing, last + 1, -nets.weight[some])
     crossing = np.cumsum(crossing)  # crossing[i]: what is cut between units i - 1 and i
     cuts = [0]
     for k in range(1, most):

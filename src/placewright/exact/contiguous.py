@@ -58,7 +58,7 @@ class ContiguousParams:
                 raise InputError(f"{name} is {getattr(self, name)}; 1 or more is allowed")
 
 
-class _Splits(Placer):
+class Splits(Placer):
     """A placer that asks once, for one placement or a few, and learns nothing."""
 
     def start(self, problem: Problem, rng: np.random.Generator) -> None:
@@ -90,7 +90,7 @@ class _Splits(Placer):
         """Nothing to learn."""
 
 
-class ContiguousLinear(_Splits):
+class ContiguousLinear(Splits):
     """Optimal splits of a few topological orders into intervals."""
 
     name = "contiguous-linear"
@@ -103,7 +103,7 @@ class ContiguousLinear(_Splits):
         yield from linear_splits(problem, units_of(problem), self.params.most_units)
 
 
-class Contiguous(_Splits):
+class Contiguous(Splits):
     """The optimal contiguous split, by pairs of downward-closed sets of units."""
 
     name = "contiguous"

@@ -37,9 +37,9 @@ class Limits:
 class NotFinishedError(ProblemError):
     """The programme met a limit; says which, and what to do."""
 
-    def __init__(self, limit: str, sets: int) -> None:
+    def __init__(self, limit: str, sets: str) -> None:
         super().__init__(
-            f"contiguous is not finished: {limit} is not enough ({sets:,} downward-closed sets so far). "
+            f"contiguous is not finished: {limit} is not enough for {sets} downward-closed sets of operations. "
             "Use contiguous-linear, or allow more in ContiguousParams"
         )
 
@@ -53,8 +53,12 @@ def best_ideal_split(parts: Parts, edges: Edges, bound: int, limits: Limits) -> 
 
     def in_time(sets: int) -> None:
         if time.perf_counter() > end:
-            raise NotFinishedError(f"{limits.seconds:g} s", sets)
+            raise NotFinishedError(f"{limits.seconds:g} s", f"{sets:,} or more")
 
+    most_sets = limits.bytes // (16 * max(1, -(-n // 64)) + row_bytes)
+    width = _width(n, edges)
+    if most_sets.bit_length() <= width:  # units that are side by side make 2 ** width sets
+        raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", f"at least 2**{width}")
     order = _order(n, edges)
     family = _start(order)
     while grow(order, family):
@@ -62,10 +66,10 @@ def best_ideal_split(parts: Parts, edges: Edges, bound: int, limits: Limits) -> 
         in_time(sets)
         kept = sum(array.nbytes for array in family)
         if 3 * kept + 2 * sets * row_bytes > limits.bytes:  # for a moment, the arrays and others twice as long
-            raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", sets)
+            raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", f"{sets:,} or more")
         family = _grown(family, n)
     if sum(array.nbytes for array in family) + int(family.count[0]) * row_bytes > limits.bytes:
-        raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", int(family.count[0]))
+        raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", f"{int(family.count[0]):,}")
     return _filled(parts, family, states, bound, in_time)
 
 
@@ -94,7 +98,7 @@ def _filled(parts: Parts, family: Family, states: States, bound: int, in_time: C
     value = int(table.best[-1, state])
     if value >= NEVER:
         return None
-    at, part, kinds = sets - 1, np.zeros(n, np.int64), []
+    at, part, kinds = sets - 1, np.zeros(n, np.int64), list[int]()
     while at > 0:
         kind, below = int(table.kind[at, state]), int(table.back[at, state])
         part[_members(family, at, n) & ~_members(family, below, n)] = len(kinds)
@@ -114,6 +118,14 @@ def _bits(rows: list[list[int]], words: int) -> U64:
     for k, row in enumerate(rows):
         table[k, row] = 1
     return np.packbits(table, axis=1, bitorder="little").view(np.uint64).reshape(len(rows), words)
+
+
+def _width(n: int, edges: Edges) -> int:
+    """A number of units none of which comes before another: the most that are equally deep."""
+    depth = np.zeros(n, np.int64)
+    for u, v in edges.tolist():  # by increasing u, and units are numbered in topological order
+        depth[v] = max(depth[v], depth[u] + 1)
+    return int(np.bincount(depth, minlength=1).max())
 
 
 def _order(n: int, edges: Edges) -> Order:
@@ -181,14 +193,18 @@ def _costs(parts: Parts, states: States, bound: int, words: int) -> Costs:
     """What the programme reads of the parts."""
     n = len(parts.time)
     reference, room = states.room(parts, bound)
-    net = np.repeat(np.arange(len(parts.net_weight)), np.diff(parts.net_start))
-    by = np.argsort(parts.net_unit, kind="stable")
+    nets = parts.nets
+    net = np.repeat(np.arange(len(nets.weight)), np.diff(nets.start))
+    by = np.argsort(nets.unit, kind="stable")
     enemies = [[] for _ in range(n)] if not len(parts.side) else [_enemies(parts, u) for u in range(n)]
     same = ("time", "allowed", "held", "most", "lent", "capacity", "pays")
-    nets = ("net_start", "net_unit", "net_weight", "net_open")
     return Costs(
-        **{name: getattr(parts, name) for name in (*same, *nets)},
-        unit_start=np.searchsorted(parts.net_unit[by], np.arange(n + 1)).astype(np.int32),
+        **{name: getattr(parts, name) for name in same},
+        net_start=nets.start,
+        net_unit=nets.unit,
+        net_weight=nets.weight,
+        net_open=nets.open,
+        unit_start=np.searchsorted(nets.unit[by], np.arange(n + 1)).astype(np.int32),
         unit_net=net[by].astype(np.int32),
         enemy=_bits(enemies, words),
         digits=states.digits,

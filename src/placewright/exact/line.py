@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,13 +42,13 @@ class States:
     def of(parts: Parts) -> States:
         """All combinations; of too many classes, those that are needed and then the largest, as far as they go."""
         allowed = parts.allowed
-        needed = np.zeros(len(parts.count), bool)
-        for c in range(len(parts.count)):
+        needed = np.zeros(len(parts.supply), bool)
+        for c in range(len(parts.supply)):
             needed[c] = bool((allowed[:, c] & (allowed.sum(axis=1) == 1)).any())
-        count = np.zeros(len(parts.count), np.int64)
+        count = np.zeros(len(parts.supply), np.int64)
         size = 1
-        for c in np.lexsort((np.arange(len(count)), -parts.count, ~needed)).tolist():
-            count[c] = min(int(parts.count[c]), MOST_STATES // size - 1)
+        for c in np.lexsort((np.arange(len(count)), -parts.supply, ~needed)).tolist():
+            count[c] = min(int(parts.supply[c]), MOST_STATES // size - 1)
             size *= int(count[c]) + 1
         stride = np.cumprod([1, *(count[:-1] + 1).tolist()]).astype(np.int64)[: len(count)]
         digits = np.arange(size)[:, None] // stride[None, :] % (count + 1)[None, :]
@@ -64,31 +65,52 @@ class States:
             rates = np.divide(reference[here], time, out=np.full(len(time), np.inf), where=time > 0)
             ratio[c] = rates.max(initial=0.0)
         free = (self.count - self.digits).astype(np.float64)
-        room = np.where(free > 0, free * ratio * float(bound), 0.0).sum(axis=1) if len(ratio) else np.zeros(1)
+        room = np.multiply(free, ratio * float(max(bound, 1)), out=np.zeros_like(free), where=free > 0).sum(axis=1)
         return reference.astype(np.int64), room * (1 + 1e-9)
 
 
 def in_order(parts: Parts, order: I64) -> Parts:
     """The same units, numbered along another order."""
+    return merged(parts, places(order))
+
+
+def places(order: I64) -> I64:
+    """Where each one stands in an order."""
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
-    return merged(parts, place)
+    return place
 
 
 def best_split(parts: Parts, *, most: int, bound: int = NEVER) -> Split | None:
     """The split of the line whose largest load is least, and below the bound; `None` where there is none.
 
-    A line of more than `most` units is first joined to that many stretches, which may cost optimality.
+    A line of more than `most` units is first joined to that many stretches, and then split again between single
+    units near the cuts that were found; that may cost optimality.
     """
     label = stretches(parts, most)
     if int(label.max(initial=-1)) + 1 < len(label):
-        found = best_split(merged(parts, label), most=most, bound=bound)
-        return found and found.of(label)
+        coarse = best_split(merged(parts, label), most=most, bound=bound)
+        if coarse is None:
+            return None
+        coarse = coarse.of(label)
+        label = _finer(label, coarse, most)
+        fine = _split(merged(parts, label), coarse.value_ps)
+        return fine.of(label) if fine else coarse
     if len(label) > 192:  # a coarse split is a good bound, and a bound saves most of the work
         coarse = best_split(parts, most=64, bound=bound)
         fine = _split(parts, coarse.value_ps if coarse else bound)
         return fine or coarse
     return _split(parts, bound)
+
+
+def _finer(label: I64, split: Split, most: int) -> I64:
+    """The same stretches, but single units near the cuts; about twice as many at most."""
+    cuts = np.flatnonzero(np.diff(split.part))
+    begins = np.diff(label, prepend=label[:1]) > 0
+    around = np.arange(-most // (2 * max(1, len(cuts))), most // (2 * max(1, len(cuts))) + 1)
+    near = (cuts[:, None] + around[None, :]).ravel()
+    begins[near[(near > 0) & (near < len(label))]] = True
+    return np.cumsum(begins)
 
 
 def _split(parts: Parts, bound: int) -> Split | None:
@@ -140,26 +162,25 @@ def read_split(states: States, table: Table, state: int) -> Split | None:
     return Split(value, tuple(reversed(classes)), np.cumsum(part))
 
 
-def _incidences(parts: Parts) -> dict[str, NDArray[np.generic]]:
+def _incidences(parts: Parts) -> dict[str, Any]:
     """Nets by unit, with the unit of the net before this one, its first and its last."""
-    n = len(parts.time)
-    size = np.diff(parts.net_start)
+    n, nets = len(parts.time), parts.nets
+    size = np.diff(nets.start)
     net = np.repeat(np.arange(len(size)), size)
-    unit = parts.net_unit
-    some = size > 0
     first, last = np.zeros(len(size), np.int32), np.zeros(len(size), np.int32)
-    first[some] = unit[parts.net_start[:-1][some]]
-    last[some] = unit[parts.net_start[1:][some] - 1]
-    last[parts.net_open] = n
-    previous = np.full(len(unit), -1, np.int32)
-    previous[1:] = np.where(net[1:] == net[:-1], unit[:-1], -1)
-    order = np.argsort(unit, kind="stable")
+    some = size > 0
+    first[some] = nets.unit[nets.start[:-1][some]]
+    last[some] = nets.unit[nets.start[1:][some] - 1]
+    last[nets.open] = n
+    previous = np.full(len(nets.unit), -1, np.int32)
+    previous[1:] = np.where(net[1:] == net[:-1], nets.unit[:-1], -1)
+    order = np.argsort(nets.unit, kind="stable")
     return {
-        "start": np.searchsorted(unit[order], np.arange(n + 1)).astype(np.int32),
+        "start": np.searchsorted(nets.unit[order], np.arange(n + 1)).astype(np.int32),
         "previous": np.ascontiguousarray(previous[order]),
         "first": np.ascontiguousarray(first[net[order]]),
         "last": np.ascontiguousarray(last[net[order]]),
-        "weight": np.ascontiguousarray(parts.net_weight[net[order]]),
+        "weight": np.ascontiguousarray(nets.weight[net[order]]),
     }
 
 

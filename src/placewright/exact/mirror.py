@@ -16,8 +16,11 @@ from placewright.graph import FORWARD, OpGraph
 
 
 def mirror_places(graph: OpGraph) -> NDArray[np.int64]:
-    """(operations,): a forward operation itself; of a later one, the forward operation to which it belongs, or the
-    last one of all; of what is on no queue, its own index."""
+    """(operations,) the forward operation to which each operation belongs.
+
+    Of a forward operation that is itself. What belongs to none in particular is with the last one; of what is on no
+    queue it is its own index.
+    """
     place = np.arange(graph.n_ops, dtype=np.int64)
     forward = graph.phase == FORWARD
     behind = np.flatnonzero(~graph.off_queue & ~forward)

@@ -9,7 +9,7 @@ long on every route. Where it does not, `Routes` says which is charged, and the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -17,12 +17,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.exact.units import Units
+from placewright.exact.units import ALONE, Units
 from placewright.problem import Problem
 from placewright.sim.lower import Lowered, lower
 
 I64 = NDArray[np.int64]
 I32 = NDArray[np.int32]
+Bools = NDArray[np.bool_]
 
 
 class Routes(Enum):
@@ -41,22 +42,39 @@ class Memory(Enum):
     """All bytes that its operations hold or make: an upper estimate for `step`."""
 
 
+class Nets(NamedTuple):
+    """Tensors that more than one unit makes or reads; those of the same units are one net."""
+
+    start: I32  # (N + 1,)
+    unit: I32  # by net, increasing
+    weight: I64  # (N,) ps
+    open: Bools  # (N,) whether something outside of all units makes or reads it
+
+    @staticmethod
+    def of(weight: Mapping[tuple[bool, tuple[int, ...]], int]) -> Nets:
+        """From the weight by (whether it is open, units)."""
+        sizes = np.array([0, *(len(row) for _, row in weight)], np.int64)
+        return Nets(
+            start=np.cumsum(sizes).astype(np.int32),
+            unit=np.array([u for _, row in weight for u in row], np.int32),
+            weight=np.array(list(weight.values()), np.int64),
+            open=np.array([opened for opened, _ in weight], bool),
+        )
+
+
 class Parts(NamedTuple):
     """What the kernels read. Every unit of a part must be allowed on the part's class."""
 
     time: I64  # (U, C) ps, 0 where not allowed
-    allowed: NDArray[np.bool_]  # (U, C)
+    allowed: Bools  # (U, C)
     held: I64  # (U, C) bytes that add up
     most: I64  # (U, C) bytes of which the largest counts
     lent: I64  # (U, C) bytes of which the largest counts as well: visits
     capacity: I64  # (C,)
-    pays: NDArray[np.bool_]  # (C,) whether transfers are charged
-    count: I64  # (C,) devices of each class
-    net_start: I32  # (N + 1,)
-    net_unit: I32  # by net, increasing
-    net_weight: I64  # (N,) ps
-    net_open: NDArray[np.bool_]  # (N,) whether something outside of all units makes or reads it
-    side: NDArray[np.bool_]  # (2 K, U) units of sides 2 k and 2 k + 1 may not share a device
+    pays: Bools  # (C,) whether transfers are charged
+    supply: I64  # (C,) devices of each class
+    nets: Nets
+    side: Bools  # (2 K, U) units of sides 2 k and 2 k + 1 may not share a device
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,7 +102,7 @@ class Costing:
     ) -> Costing:
         """Costs by the dearest or the cheapest route, with hosts among the devices or without."""
         lowered = lowered or lower(problem)
-        usable = problem.choices.any(axis=0)
+        usable: Bools = np.asarray(problem.choices.any(axis=0))
         if not hosts:
             usable = usable & ~np.array([device.is_host for device in problem.machine.devices])
         least, largest = _weights(problem, lowered, usable)
@@ -92,7 +110,7 @@ class Costing:
         return Costing(problem, lowered, _classes(problem, lowered, usable), weight, bool((least == largest).all()))
 
 
-def _weights(problem: Problem, p: Lowered, usable: NDArray[np.bool_]) -> tuple[I64, I64]:
+def _weights(problem: Problem, p: Lowered, usable: Bools) -> tuple[I64, I64]:
     """(T,) ps of each tensor on the cheapest and on the dearest route that a load is charged for."""
     devices = problem.n_devices
     pool, host = np.array(problem.machine.pool_of), np.array([d.is_host for d in problem.machine.devices])
@@ -112,7 +130,7 @@ def _weights(problem: Problem, p: Lowered, usable: NDArray[np.bool_]) -> tuple[I
     return least, largest
 
 
-def _classes(problem: Problem, p: Lowered, usable: NDArray[np.bool_]) -> Classes:
+def _classes(problem: Problem, p: Lowered, usable: Bools) -> Classes:
     found: dict[tuple[object, ...], list[int]] = {}
     pools = problem.machine.pools
     shared = np.bincount(problem.machine.pool_of, minlength=len(pools))
@@ -138,7 +156,7 @@ def parts_of(costing: Costing, units: Units, memory: Memory = Memory.LOADS) -> P
     first = np.array([devices[0] for devices in classes], np.int64)
     unit_of_op = units.of_group[problem.groups]
     side = _sides(problem, unit_of_op, n)
-    both = (side[0::2] & side[1::2]).any(axis=0)  # what cannot be with itself can be nowhere
+    both = np.asarray((side[0::2] & side[1::2]).any(axis=0))  # what cannot be with itself can be nowhere
     allowed = np.ascontiguousarray(choices[:, first] & ~both[:, None])
     inside = np.flatnonzero(unit_of_op >= 0)
     time = np.zeros((n, count), np.int64)
@@ -157,8 +175,8 @@ def parts_of(costing: Costing, units: Units, memory: Memory = Memory.LOADS) -> P
         lent=lent,
         capacity=_capacities(problem, classes, held, most, lent),
         pays=np.array([not problem.machine.devices[d].is_host for d in first.tolist()], bool),
-        count=np.array([len(devices) for devices in classes], np.int64),
-        **_nets(costing, unit_of_op),
+        supply=np.array([len(devices) for devices in classes], np.int64),
+        nets=_nets(costing, unit_of_op),
         side=side,
     )
 
@@ -203,30 +221,25 @@ def _bytes(costing: Costing, unit_of_op: I32, n: int, device: int, memory: Memor
     return held, most, lent
 
 
-def _nets(costing: Costing, unit_of_op: I32) -> dict[str, NDArray[np.generic]]:
-    """Tensors that more than one unit makes or reads; those of the same units are one net."""
+def _nets(costing: Costing, unit_of_op: I32) -> Nets:
     graph = costing.problem.graph
     tensor = np.concatenate([np.arange(graph.n_tensors), graph.in_tensor]).astype(np.int64)
     unit = np.concatenate([unit_of_op[graph.tensor_op], unit_of_op[graph.read_op]]).astype(np.int64)
     costly = costing.weight[tensor] > 0
     pins = np.unique(np.stack([tensor[costly], unit[costly]], 1), axis=0)
-    weight: dict[tuple[int, ...], int] = {}
+    weight: dict[tuple[bool, tuple[int, ...]], int] = {}
     names, start = np.unique(pins[:, 0], return_index=True)
-    for t, row in zip(names.tolist(), np.split(pins[:, 1], start[1:]), strict=True):
-        if len(row) > 1:
-            key = tuple(row.tolist())
-            weight[key] = weight.get(key, 0) + int(costing.weight[t])
-    rows = [[u for u in key if u >= 0] for key in weight]
-    sizes = np.array([0, *map(len, rows)], np.int64)
-    return {
-        "net_start": np.cumsum(sizes).astype(np.int32),
-        "net_unit": np.array([u for row in rows for u in row], np.int32),
-        "net_weight": np.array(list(weight.values()), np.int64),
-        "net_open": np.array([key[0] < 0 for key in weight], bool),
-    }
+    ends = np.append(start, len(pins))[1:].tolist()
+    row = pins[:, 1].tolist()
+    for ps, low, high in zip(costing.weight[names].tolist(), start.tolist(), ends, strict=True):
+        if high - low > 1:
+            opened = row[low] == ALONE
+            key = opened, tuple(row[low + opened : high])
+            weight[key] = weight.get(key, 0) + ps
+    return Nets.of(weight)
 
 
-def _sides(problem: Problem, unit_of_op: I32, n: int) -> NDArray[np.bool_]:
+def _sides(problem: Problem, unit_of_op: I32, n: int) -> Bools:
     """(2 K, U): the units on each side of every separation."""
     side = np.zeros((2 * len(problem.separated), n), bool)
     for k, ops in enumerate(ops for pair in problem.separated for ops in pair):

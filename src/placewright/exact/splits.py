@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from placewright.decisions import Decisions
 from placewright.exact.condense import Edges, dense, joined_edges, lossless, merged, stretches
-from placewright.exact.line import NEVER, Split, best_split, filled, in_order, lines, read_split
+from placewright.exact.line import NEVER, Split, best_split, filled, in_order, lines, places, read_split
 from placewright.exact.parts import I64, Costing, Memory, Parts, parts_of
-from placewright.exact.units import ALONE, Units
+from placewright.exact.units import ALONE, Units, topological_order
 
 _COARSE = 192
 """Stretches of a line of which splits on every number of devices are wanted."""
@@ -35,6 +35,8 @@ class Splitter:
         """Ready to split."""
         whole = parts_of(costing, units, memory)
         label = dense(lossless(whole, units.edges))
+        order = topological_order(int(label.max(initial=-1)) + 1, joined_edges(units.edges, label))
+        label = places(order)[label]
         return Splitter(costing, units, label, merged(whole, label), joined_edges(units.edges, label))
 
     def linearised(self, most_units: int) -> Split | None:
@@ -42,7 +44,7 @@ class Splitter:
         best: Split | None = None
         for order in lines(len(self.parts.time), self.edges):
             found = best_split(in_order(self.parts, order), most=most_units, bound=best.value_ps if best else NEVER)
-            best = found.of(_places(order)) if found else best
+            best = found.of(places(order)) if found else best
         return best
 
     def every_count(self) -> list[Split]:
@@ -81,12 +83,6 @@ class Splitter:
         return made.devices
 
 
-def _places(order: I64) -> I64:
-    place = np.empty(len(order), np.int64)
-    place[order] = np.arange(len(order))
-    return place
-
-
 def _some(most: int) -> list[int]:
     """All numbers from 0 to `most`, or some of them, the small ones closer together."""
     if most < _COUNTS:
@@ -102,5 +98,3 @@ def _readers(units: Units) -> dict[int, int]:
     for e in np.flatnonzero((units.of_group[made] == ALONE) & (units.of_group[read] != ALONE)).tolist():
         found.setdefault(int(made[e]), int(read[e]))
     return found
-
-

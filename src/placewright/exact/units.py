@@ -11,6 +11,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,9 +42,9 @@ class Units:
         """Number of units."""
         return int(self.of_group.max(initial=-1)) + 1
 
-    def joined(self, labels: Ints) -> Units:
+    def joined(self, labels: NDArray[np.int64]) -> Units:
         """Fewer units: those of one label become one, and so do those that then lie on a cycle."""
-        of_group = np.where(self.of_group < 0, ALONE, labels[self.of_group])
+        of_group = np.where(self.of_group < 0, ALONE, labels[self.of_group]).astype(np.int64)
         place = np.full(int(labels.max(initial=-1)) + 1, np.iinfo(np.int64).max)
         np.minimum.at(place, labels, np.arange(self.n))
         return _numbered(self.problem, of_group, labels[self.edges], place)
@@ -117,8 +118,11 @@ def _places(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 
 
 def _companions(problem: Problem, place: NDArray[np.int64], is_unit: NDArray[np.bool_]) -> list[tuple[int, int]]:
-    """(group, group that it belongs to): what is on no queue with its first reader, and what comes after the forward
-    pass with its forward operation; that only where the graph does not itself say what is with what."""
+    """(group, group that it belongs to).
+
+    What is on no queue belongs to its first reader, and what comes after the forward pass to its forward operation;
+    that only where the graph does not itself say what is with what.
+    """
     graph, groups = problem.graph, problem.groups
     pairs = []
     start, reader = graph.consumers
@@ -200,13 +204,14 @@ def _numbered(
     return Units(problem, of_group.astype(np.int32), pairs.astype(np.int32))
 
 
-def topological_order(n: int, edges: NDArray[np.int64], key: Sequence[int]) -> list[int]:
-    """Nodes in an order that keeps every edge; among those that may come next, the one of least key."""
+def topological_order(n: int, edges: NDArray[Any], key: Sequence[int] | None = None) -> NDArray[np.int64]:
+    """Nodes in an order that keeps every edge; among those that may come next, the one of least key, or number."""
     order_by = np.argsort(edges[:, 0], kind="stable")
     target = edges[order_by, 1].tolist()
     start = np.searchsorted(edges[order_by, 0], np.arange(n + 1)).tolist()
     waiting = np.bincount(edges[:, 1], minlength=n).tolist()
-    ready = [(key[v], v) for v in range(n) if not waiting[v]]
+    keys = range(n) if key is None else key
+    ready = [(keys[v], v) for v in range(n) if not waiting[v]]
     heapq.heapify(ready)
     order = []
     while ready:
@@ -215,5 +220,5 @@ def topological_order(n: int, edges: NDArray[np.int64], key: Sequence[int]) -> l
         for w in target[start[v] : start[v + 1]]:
             waiting[w] -= 1
             if not waiting[w]:
-                heapq.heappush(ready, (key[w], w))
-    return order
+                heapq.heappush(ready, (keys[w], w))
+    return np.array(order, np.int64)
