@@ -24,9 +24,9 @@ from placewright.problem import DISCIPLINES, OBJECTIVES
 
 MIB = 1 << 20
 ANSWER_KEYS = [
-    "method", "graph", "machine", "objective", "discipline", "value_s", "bound_s", "gap", "feasible", "reason",
+    "method", "graph", "machine", "objective", "discipline", "value_s", "bound_s", "bound_by", "gap", "feasible", "reason",
     "detail", "peak_bytes", "over_bytes", "device_busy_s", "channel_busy_s", "transfers", "parallelism",
-    "measured_share", "seconds", "evaluations", "seed", "ended",
+    "measured_share", "seconds", "evaluations", "evaluations_per_s", "seed", "ended",
 ]  # fmt: skip
 POOLS = ["cpu:0", "gpu:0", "gpu:1"]
 
@@ -86,8 +86,9 @@ def test_plan_prints_one_json_object(plan_args):
     assert (found["method"], found["objective"], found["discipline"]) == (options.DEFAULT_METHOD, "step", "stream")
     assert (found["graph"], found["machine"], found["seed"], found["evaluations"]) == ("fork8", "k40x2", 0, 200)
     assert found["feasible"] is True
-    assert found["gap"] is None
-    assert found["value_s"] > 0
+    assert 0 < found["bound_s"] <= found["value_s"]
+    assert found["gap"] == pytest.approx(1 - found["bound_s"] / found["value_s"])
+    assert found["bound_by"]
     assert found["parallelism"] == pytest.approx(34 / 6)
     assert list(found["peak_bytes"]) == list(found["over_bytes"]) == POOLS
     assert list(found["device_busy_s"]) == ["cpu:0", "gpu:0", "gpu:1"]
@@ -108,7 +109,7 @@ def test_plan_says_it_in_lines(plan_args):
     first, *lines = result.stdout.splitlines()
     assert first == "random: fork8 on k40x2"
     labels = [line[2:].split("  ")[0] for line in lines]
-    assert labels[:3] == ["step", "parallelism", "memory"]
+    assert labels[:4] == ["step", "bound", "parallelism", "memory"]
     assert {"busy", "transfers", "bounded by", "waiting for", "measured", "search"} <= set(labels)
     assert sum(" of " in line for line in lines) >= 3
     assert "searching by random" in result.stderr
@@ -126,7 +127,7 @@ def test_a_plan_simulates_to_its_value(plan_args, fork8, tmp_path):
     planned = answer(*plan_args, "-o", path)
     again = answer("simulate", fork8, "--machine", "k40x2", "--placement", path)
     for key in ANSWER_KEYS:
-        if key not in ("method", "evaluations", "seed", "seconds", "ended"):
+        if key not in ("method", "evaluations", "evaluations_per_s", "seed", "seconds", "ended"):
             assert again[key] == planned[key], key
     assert (again["method"], again["evaluations"], again["seed"]) == (str(path), 1, None)
     plan = read_plan(path)
@@ -176,7 +177,7 @@ def test_same_seed_same_bytes(plan_args, tmp_path):
     for run, path in runs:
         out, err = run.communicate(timeout=300)
         assert run.returncode == 0, err
-        seen.add((re.sub(r'"seconds": [0-9.e-]+', "", out), path.read_bytes()))
+        seen.add((re.sub(r'"(seconds|evaluations_per_s)": [0-9.e-]+', "", out), path.read_bytes()))
     assert len(seen) == 1
 
 
@@ -234,26 +235,53 @@ def test_constraints_and_windows_reach_the_problem(fork8, tmp_path):
 
 
 def test_compare_lists_the_best_first(fork8):
-    """JSON is a list of the same objects; what cannot apply is named on stderr and is not in it."""
+    """JSON is a list of objects as those of `plan`; what cannot apply is named on stderr and is not in it."""
     result = place("compare", fork8, "--machine", "k40x2", "--evaluations", "100", "--json")
     assert result.exit_code == 0
     found = json.loads(result.stdout)
-    assert all(list(entry) == ANSWER_KEYS for entry in found)
+    assert all(list(entry) == [*ANSWER_KEYS, "to_best"] for entry in found)
     values = [entry["value_s"] for entry in found]
     assert values == sorted(values)
-    assert "brute-force left out" in result.stderr
+    assert [entry["to_best"] for entry in found] == pytest.approx([value / values[0] - 1 for value in values])
+    assert len({entry["bound_s"] for entry in found}) == 1
+    for name in ("brute-force", "expert:hdp"):
+        assert f"{name} left out: " in result.stderr
     methods = [entry["method"] for entry in found]
-    assert sorted(methods) == ["random", "round-robin", "single:cpu:0", "single:gpu:0", "single:gpu:1"]
+    assert {"auto", "random", "round-robin", "single:cpu:0", "single:gpu:0", "single:gpu:1"} <= set(methods)
     assert methods.index("single:gpu:0") < methods.index("single:gpu:1")  # a tie goes by the order of methods
+
+
+def test_methods_may_be_given_one_by_one_or_together(fork8):
+    """Each is tried once, in whatever way and however often it is named."""
+    args = ("compare", fork8, "--machine", "k40x2", "--evaluations", "50")
+    found = answer(*args, "--methods", "random,round-robin", "--method", "single:gpu:0", "--methods", "random")
+    assert sorted(entry["method"] for entry in found) == ["random", "round-robin", "single:gpu:0"]
+    result = place(*args, "--methods", "random,rondom")
+    assert result.exit_code == 2
+    assert "unknown method 'rondom'" in result.stderr
+
+
+def test_a_gap_ends_a_search(fork8):
+    """Once the best is proved to be near enough; a gap that nothing reaches leaves the other limits."""
+    args = ("plan", fork8, "--machine", "k40x2", "--method", "random", "--evaluations", "3000")
+    near = answer(*args, "--gap", "0.9")
+    assert near["evaluations"] < 3000
+    assert near["gap"] <= 0.9
+    far = answer(*args, "--gap", "0")
+    assert (far["evaluations"], far["ended"]) == (3000, "stopped")
 
 
 def test_compare_prints_a_table(fork8):
     """Aligned text off a terminal: one line per method, one column per pool."""
     result = place("compare", fork8, "--machine", "k40x2", "--methods", "single:cpu:0,round-robin", "--quiet")
-    titles, *rows, space, parallel, measured = result.stdout.splitlines()
-    assert titles.split() == ["method", "step", "feasible", *POOLS, "seconds", "evaluations"]
+    titles, *rows, space, bound, parallel, measured = result.stdout.splitlines()
+    assert re.split("  +", titles) == [
+        "method", "step", "to bound", "to best", *POOLS, "seconds", "evaluations", "per second",
+    ]  # fmt: skip
     assert [row.split()[0] for row in rows] == ["round-robin", "single:cpu:0"]
+    assert re.split("  +", rows[0])[3] == "0.0%"
     assert space == ""
+    assert re.match(r"bound [0-9.]+ [mu]s by ", bound)
     assert parallel.startswith("parallelism 5.67")
     assert measured == "0% of the predicted time rests on measured costs"
     assert result.stderr == ""
@@ -270,6 +298,11 @@ def test_compare_puts_feasible_first(fork8):
     assert found[0]["value_s"] > found[1]["value_s"]
     assert found[1]["reason"] == "memory"
     assert "gpu:0 needs" in found[1]["detail"]
+    assert (found[0]["to_best"], found[1]["to_best"], found[1]["gap"]) == (0, None, None)
+    result = place("compare", fork8, "--machine", "k40x2", "--memory", "gpu:0=2MiB",
+                   "--methods", "single:gpu:0,single:cpu:0")  # fmt: skip
+    assert "feasible" in result.stdout.splitlines()[0]
+    assert "no: memory" in result.stdout
 
 
 def test_compare_without_anything_to_compare(fork8):

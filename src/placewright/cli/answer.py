@@ -31,6 +31,7 @@ class Answer:
     evaluations: int = 1
     seed: int | None = None
     bound_s: float | None = None
+    bound_by: str = ""
     gap: float | None = None
     ended: str = "finished"
     origin: tuple[str, int | None, int] | None = None
@@ -48,6 +49,7 @@ class Answer:
             evaluations=result.evaluations,
             seed=result.seed,
             bound_s=result.bound_s,
+            bound_by=result.bound_by,
             gap=result.gap,
             ended=result.ended,
         )
@@ -56,6 +58,17 @@ class Answer:
     def timeline(self) -> Timeline | None:
         """Who ran when, where that was recorded."""
         return self.outcome.timeline
+
+    @property
+    def evaluations_per_s(self) -> float:
+        """How many placements were tried in a second."""
+        return self.evaluations / max(self.seconds, 1e-6)
+
+    def to(self, best_s: float | None) -> float | None:
+        """By what share it takes longer than another; None where either does not fit."""
+        if best_s is None or not self.outcome.feasible:
+            return None
+        return self.outcome.value_s / best_s - 1.0 if best_s else 0.0
 
     @cached_property
     def parallelism(self) -> float | None:
@@ -118,6 +131,7 @@ class Answer:
             "discipline": problem.discipline,
             "value_s": finite(outcome.value_s),
             "bound_s": finite(self.bound_s),
+            "bound_by": self.bound_by,
             "gap": finite(self.gap),
             "feasible": outcome.feasible,
             "reason": outcome.reason,
@@ -131,6 +145,7 @@ class Answer:
             "measured_share": self.measured_share,
             "seconds": round(self.seconds, 6),
             "evaluations": self.evaluations,
+            "evaluations_per_s": round(self.evaluations_per_s, 1),
             "seed": self.seed,
             "ended": self.ended,
         }

@@ -58,6 +58,7 @@ class Effort:
     evaluations: int | None
     seed: int
     threads: int | None
+    gap: float | None = None
 
     @property
     def limit_s(self) -> float | None:
@@ -129,6 +130,10 @@ effort_options = _gathered(
     click.option(
         "--evaluations", metavar="N", type=click.IntRange(min=1),
         help="How many placements to try; with the same seed, the same result every time.",
+    ),
+    click.option(
+        "--gap", metavar="G", type=click.FloatRange(min=0),
+        help="End a search once its best is proved to be within this share of the optimum, such as 0.05.",
     ),
     click.option(
         "--seed", metavar="N", type=click.IntRange(0, (1 << 63) - 1), default=0, help="Of all randomness. Default: 0."

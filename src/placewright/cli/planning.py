@@ -23,9 +23,10 @@ from placewright.cli.options import (
     style_options,
 )
 from placewright.cli.output import Output
-from placewright.errors import FileError, InfeasibleError, InputError, PlacewrightError
+from placewright.errors import FileError, InfeasibleError, InputError, PlacewrightError, UnknownNameError
 
 if TYPE_CHECKING:
+    from placewright.bounds import Bound
     from placewright.cli.setup import Setup
     from placewright.evaluate import SimulatorEvaluator
     from placewright.problem import Problem
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 
 MOST_POOLS = 4
 """Pools that have a column each in the table of `compare`."""
+GAPS = "the optimum is at most what `to bound` says less"
 
 
 @click.command()
@@ -64,6 +66,7 @@ def plan(*, question: Question, method: str, effort: Effort, recipe: Recipe, out
     _check_names(problem, [method])
     problem.check_memory()
     warm_up(out, problem)
+    _bounded(out, problem)
     announce(out, f"searching by {method}", effort)
     result, evaluator = _searched(out, setup, method, effort)
     if result.placement is None:
@@ -87,11 +90,14 @@ def plan(*, question: Question, method: str, effort: Effort, recipe: Recipe, out
 
 @click.command()
 @question_options
-@click.option("--methods", metavar="A,B", help="Which to compare. Default: all that apply.")
+@click.option(
+    "--methods", "--method", "given", multiple=True, metavar="A,B",
+    help="Which to compare; may be given several times. Default: all that apply.",
+)  # fmt: skip
 @effort_options
 @capture_options
 @style_options
-def compare(*, question: Question, methods: str | None, effort: Effort, recipe: Recipe, style: Style) -> None:
+def compare(*, question: Question, given: tuple[str, ...], effort: Effort, recipe: Recipe, style: Style) -> None:
     """Search for a placement of MODEL by several methods, and list what each found, best first.
 
     Seconds and evaluations count for each method. Ctrl-C ends the method that is running, and the comparison.
@@ -103,22 +109,27 @@ def compare(*, question: Question, methods: str | None, effort: Effort, recipe: 
     out = Output(style)
     setup = set_up(question, recipe, out)
     problem = setup.problem
-    given = method_names(problem) if methods is None else methods.split(",")
-    names = list(dict.fromkeys(name for name in map(str.strip, given) if name))
+    asked = [name for text in given for name in text.split(",")] if given else method_names(problem)
+    names = list(dict.fromkeys(name for name in map(str.strip, asked) if name))
     if not names:
         raise InputError("--methods names none; write names with commas between them")
-    _check_names(problem, names)
+    _check_names(problem, names, applicable=False)
     problem.check_memory()
     warm_up(out, problem)
+    bound = _bounded(out, problem)
     announce(out, f"searching by {len(names)} method{'s, each' if len(names) > 1 else ''}", effort)
     answers = _compared(out, setup, names, effort)
     answers.sort(key=lambda answer: answer.outcome.rank)
+    best_s = answers[0].outcome.value_s if answers[0].outcome.feasible else None
     if style.json:
-        out.json([answer.record() for answer in answers])
+        out.json([answer.record() | {"to_best": answer.to(best_s)} for answer in answers])
     else:
-        table = _comparison(problem, answers, by_pool=len(problem.machine.pools) <= MOST_POOLS)
-        out.table(*(table if out.fits(*table) else _comparison(problem, answers, by_pool=False)))
+        tables = [_comparison(problem, answers, best_s, detail) for detail in (3, 2, 1, 0)]
+        if len(problem.machine.pools) > MOST_POOLS:
+            tables = tables[1:]
+        out.table(*next((table for table in tables if out.fits(*table)), tables[-1]))
         out.space()
+        out.text(f"bound {format_seconds(bound.value_s)} by {bound.by}; {GAPS}")
         if answers[0].parallelism is not None:
             out.text(f"parallelism {answers[0].parallelism:.2f} (sum of times over critical path)")
         out.text(f"{_shares(answers)} of the predicted time rests on measured costs")
@@ -173,19 +184,33 @@ def _placer(setup: Setup, method: str) -> Placer:
 
 def _stop(effort: Effort) -> Criterion:
     """Return when a search ends."""
-    from placewright.stop import AnyOf, Evaluations, Seconds
+    from placewright.stop import AnyOf, Evaluations, Gap, Seconds
 
     limits: list[Criterion] = [] if effort.limit_s is None else [Seconds(effort.limit_s)]
     limits += [] if effort.evaluations is None else [Evaluations(effort.evaluations)]
+    limits += [] if effort.gap is None else [Gap(effort.gap)]
     return AnyOf(tuple(limits))
 
 
-def _check_names(problem: Problem, names: Sequence[str]) -> None:
-    """Refuse a method that does not exist before any has run."""
+def _check_names(problem: Problem, names: Sequence[str], *, applicable: bool = True) -> None:
+    """Refuse a method that does not exist before any has run; and one that does not apply, if that matters."""
     from placewright.methods import make_placer
 
     for name in names:
-        make_placer(name, problem)
+        try:
+            make_placer(name, problem)
+        except InputError as error:
+            if applicable or isinstance(error, UnknownNameError):
+                raise
+
+
+def _bounded(out: Output, problem: Problem) -> Bound:
+    """The lower bound, which all methods share; says so where it takes long. Raises where nothing can fit."""
+    from placewright.bounds import lower_bound
+    from placewright.cli.progress import patiently
+
+    with patiently(out, "working out a lower bound"):
+        return lower_bound(problem)
 
 
 def _compared(out: Output, setup: Setup, names: Sequence[str], effort: Effort) -> list[Answer]:
@@ -227,26 +252,30 @@ def _shares(answers: Sequence[Answer]) -> str:
     return shares[0] if len(shares) == 1 else f"{shares[0]} to {shares[-1]}"
 
 
-def _comparison(problem: Problem, answers: Sequence[Answer], *, by_pool: bool) -> tuple[list[str], list[list[str]]]:
-    """Return titles and rows of the table; gaps are left out where none is known."""
+def _comparison(
+    problem: Problem, answers: Sequence[Answer], best_s: float | None, detail: int
+) -> tuple[list[str], list[list[str]]]:
+    """Return titles and rows of the table, wide where `detail` is 3 and narrow where it is 0."""
     pools = problem.machine.pools
-    gaps = any(answer.gap is not None for answer in answers)
-    titles = ["method", f">{problem.objective}", *([">gap"] if gaps else []), "feasible"]
+    by_pool, fits = detail == 3, all(answer.outcome.feasible for answer in answers)
+    titles = ["method", f">{problem.objective}", ">to bound", ">to best", *([] if fits else ["feasible"])]
     titles += [f">{pool.name}" for pool in pools] if by_pool else ["fullest pool"]
+    titles += [">seconds", *([">evaluations"] if detail else []), *([">per second"] if detail > 1 else [])]
     rows = []
     for answer in answers:
-        outcome = answer.outcome
-        row = [
-            answer.method,
-            format_seconds(outcome.value_s),
-            *(["-" if answer.gap is None else f"{answer.gap:.1%}"] if gaps else []),
-            "yes" if outcome.feasible else f"no: {outcome.reason}",
-        ]
-        if not by_pool:
-            shares = [peak / max(1, pool.capacity_bytes) for pool, peak in zip(pools, outcome.peak_bytes, strict=True)]
-            k = shares.index(max(shares))
-            row.append(f"{pools[k].name} {format_bytes(outcome.peak_bytes[k])} ({shares[k]:.0%})")
-        else:
-            row += [format_bytes(peak) for peak in outcome.peak_bytes]
-        rows.append([*row, f"{answer.seconds:.2f}", str(answer.evaluations)])
-    return [*titles, ">seconds", ">evaluations"], rows
+        outcome, above = answer.outcome, answer.to(best_s)
+        row = [answer.method, format_seconds(outcome.value_s)]
+        row += ["-" if share is None else f"{share:.1%}" for share in (answer.gap, above)]
+        row += [] if fits else ["yes" if outcome.feasible else f"no: {outcome.reason}"]
+        row += [format_bytes(peak) for peak in outcome.peak_bytes] if by_pool else [_fullest(answer, detail > 0)]
+        row += [f"{answer.seconds:.2f}", str(answer.evaluations), f"{answer.evaluations_per_s:,.0f}"]
+        rows.append(row[: len(titles)])
+    return titles, rows
+
+
+def _fullest(answer: Answer, wide: bool) -> str:
+    """Return the pool of which most is used, how much of it, and in bytes."""
+    pools, peaks = answer.problem.machine.pools, answer.outcome.peak_bytes
+    shares = [peak / max(1, pool.capacity_bytes) for pool, peak in zip(pools, peaks, strict=True)]
+    k = shares.index(max(shares))
+    return f"{pools[k].name} {format_bytes(peaks[k]) + ' ' if wide else ''}({shares[k]:.0%})"

@@ -24,6 +24,7 @@ EVERY_S = 5.0
 """Seconds between plain lines."""
 PATIENCE_S = 2.0
 """Seconds of silence before a note says what takes so long."""
+PREPARING = "preparing the simulator; the first run after an installation takes a minute"
 
 Watch = Callable[["Progress"], None]
 
@@ -118,9 +119,8 @@ def warm_up(output: Output, problem: Problem) -> None:
 
 
 @contextmanager
-def patiently(output: Output) -> Iterator[None]:
-    """Say what is going on if simulating for the first time takes long."""
-    text = "preparing the simulator; the first run after an installation takes a minute"
+def patiently(output: Output, text: str = PREPARING) -> Iterator[None]:
+    """Say what is going on if it takes long: by default, simulating for the first time."""
     timer = threading.Timer(PATIENCE_S, _say, [output, text])
     timer.daemon = True
     timer.start()

@@ -26,6 +26,8 @@ MIB = 1 << 20
 def facts(answer: Answer, *, searched: bool) -> list[tuple[str, str]]:
     """Return everything about it, as labelled lines."""
     lines = [(answer.problem.objective, _value(answer))]
+    if answer.bound_s is not None:
+        lines.append(("bound", f"{format_seconds(answer.bound_s)} by {answer.bound_by}"))
     if answer.parallelism is not None:
         little = "; next to none, so one device may be the best there is" if answer.parallelism < 1.2 else ""
         lines.append(("parallelism", f"{answer.parallelism:.2f}{little}"))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from placewright.machine import Machine
     from placewright.placement import Placement
     from placewright.problem import Problem
+    from placewright.sim import Outcome
 
 
 @click.command()
@@ -69,7 +70,8 @@ def simulate(
     began = time.perf_counter()
     with patiently(out):
         outcome = Simulator(problem, threads=1).trace(given)
-    answer = Answer(problem, placement, given, outcome, time.perf_counter() - began, origin=origin)
+    seconds = time.perf_counter() - began
+    answer = Answer(problem, placement, given, outcome, seconds, origin=origin, **_proved(out, problem, outcome))
     for device, raised in zip(problem.machine.devices, outcome.raised, strict=True):
         if raised:
             out.note(f"the window of {device.name} was below what one operation needs, and was raised to that")
@@ -90,6 +92,22 @@ def simulate(
                 out.table([">start", ">takes", "what", "where", "waited for"], rows)
     if not outcome.feasible:
         raise InfeasibleError(remedy(answer))
+
+
+def _proved(out: Output, problem: Problem, outcome: Outcome) -> dict[str, Any]:
+    """How good the best placement can be, and how far from it this one is at most; nothing where none fits."""
+    from placewright.bounds import lower_bound
+    from placewright.cli.progress import patiently
+    from placewright.stop import Progress
+
+    try:
+        with patiently(out, "working out a lower bound"):
+            bound = lower_bound(problem)
+    except InfeasibleError as error:
+        out.note(str(error))
+        return {}
+    gap = Progress(best_s=outcome.value_s, bound_s=bound.value_s).gap if outcome.feasible else None
+    return {"bound_s": bound.value_s, "bound_by": bound.by, "gap": gap}
 
 
 def _with_windows(placement: Placement, sizes: dict[str, int], machine: Machine) -> Placement:
