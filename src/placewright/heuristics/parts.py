@@ -7,6 +7,8 @@ first reader, updates and optimiser states their weight.
 
 from __future__ import annotations
 
+from collections import Counter
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -30,14 +32,33 @@ def host_of(problem: Problem, device: int) -> int | None:
 
 
 def settled(problem: Problem, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The device of every group: where it is wanted, unless a rule or a full pool keeps it off."""
+    """The device of every group: where it is wanted, unless a rule or a full pool keeps it off.
+
+    Groups are settled by falling size, so that small ones give way. What has no room is with the host, from where
+    weights are streamed; what may not be there is on the accelerator that is fastest for it. Else any device will do.
+    """
     made = Decisions(problem)
     groups = np.arange(problem.n_groups)
     used = np.zeros(len(made.capacity), np.int64)
     np.add.at(used, made.pool_of[wanted], made.bytes[groups, made.pool_of[wanted]])
     if not problem.separated and problem.choices[groups, wanted].all() and (used <= made.capacity).all():
-        return wanted  # what `settle` would find, sooner
-    return made.settle(wanted)
+        return wanted
+    cards = accelerators(problem)
+    attempt = made.assignment()
+    tied = np.diff(made.apart[0]) > 0
+    for g in np.lexsort((groups, -made.bytes.max(axis=1, initial=0), ~tied)).tolist():
+        allowed = attempt.allowed(g)
+        if not allowed.any():
+            raise attempt.stuck(g)
+        fits = allowed & attempt.fits(g)
+        open_to = np.flatnonzero(fits if fits.any() else allowed).tolist()
+        d = int(wanted[g])
+        if d not in open_to:
+            better = [host_of(problem, d)] if allowed[d] else cards
+            seconds = made.seconds[g].tolist()
+            d = min(open_to, key=lambda other: (other not in better, seconds[other], other))
+        attempt.put(g, d)
+    return attempt.devices
 
 
 def weights(graph: OpGraph) -> Bools:
@@ -79,17 +100,17 @@ def _first_reader(graph: OpGraph, label: Longs, phase: int) -> None:
 def spread(graph: OpGraph, given: Longs) -> Longs:
     """Labels for all operations from those of some (-1: none).
 
-    A sum of gradients follows the last of them, whatever was given: in a chain of residual sums, each belongs to
-    the layer that it passes, not to the module whose gradient came first.
+    A sum of gradients goes where most of what it adds up and its first reader are, and only of equals to the given
+    one: its scope is that of the first of the gradients, which may be far away.
     """
     label = np.where(_sums_of_gradients(graph), UNKNOWN, given).astype(np.int64)
     for phase in (FORWARD, BACKWARD):
         _first_reader(graph, label, phase)
-    flow = _Flow(graph, label)
+    flow = _Flow(graph, label, given)
     flow.forward()
-    flow.first_readers()
+    flow.first_readers(FORWARD)
     flow.backward(_gradients(graph, flow.label))
-    flow.first_readers()
+    flow.first_readers(BACKWARD)
     label = np.array(flow.label, np.int64)
     for phase in (FORWARD, BACKWARD):
         _first_reader(graph, label, phase)
@@ -129,8 +150,9 @@ def _gradients(graph: OpGraph, label: list[int]) -> dict[int, int]:
 class _Flow:
     """Labels on their way along the reads; plain lists, whose elements are read much faster."""
 
-    def __init__(self, graph: OpGraph, label: Longs) -> None:
+    def __init__(self, graph: OpGraph, label: Longs, given: Longs) -> None:
         self.label: list[int] = label.tolist()
+        self._given: list[int] = given.tolist()
         self._phase: list[int] = graph.phase.tolist()
         self._scopes = graph.scopes
         self._sums: list[bool] = _sums_of_gradients(graph).tolist()
@@ -157,6 +179,16 @@ class _Flow:
                 best = u
         return self.label[best] if best >= 0 else held
 
+    def _between(self, v: int) -> int:
+        """The label that most of the inputs and the first reader have; of equals the given one, else the last made."""
+        rows = range(self._start[v], self._start[v + 1])
+        read = (self.label[r] for r in self._readers[slice(*self._read[v])])
+        votes = Counter([*(self.label[self._makers[e]] for e in rows), next(read, UNKNOWN)])
+        del votes[UNKNOWN]
+        most = max(votes.values(), default=0)
+        best = [label for label in (self._given[v], self._last_made(v), *sorted(votes)) if votes[label] == most]
+        return best[0] if votes else UNKNOWN
+
     def after_inputs(self, ops: list[int]) -> None:
         """Operations follow what they read."""
         for v in ops:
@@ -166,10 +198,10 @@ class _Flow:
         """Forward operations follow what they read."""
         self.after_inputs(self._unknown(FORWARD))
 
-    def first_readers(self) -> None:
-        """What follows nothing follows its first reader."""
+    def first_readers(self, last: int) -> None:
+        """Of the phases up to the last, but for parameters, what follows nothing follows its first reader."""
         for v in range(len(self.label) - 1, -1, -1):
-            if self.label[v] == UNKNOWN and self._phase[v] < UPDATE and self._phase[v] != PARAMETER:
+            if self.label[v] == UNKNOWN and self._phase[v] <= last and self._phase[v] != PARAMETER:
                 readers = self._readers[slice(*self._read[v])]
                 known = [r for r in readers if self.label[r] != UNKNOWN and self._phase[r] < UPDATE]
                 self.label[v] = self.label[min(known)] if known else UNKNOWN
@@ -188,7 +220,7 @@ class _Flow:
                 agreed[self._scopes[v]] = self.label[v] if known == self.label[v] else UNKNOWN
         for v in self._unknown(BACKWARD):
             if self._sums[v]:
-                self.label[v] = self._last_made(v)
+                self.label[v] = self._between(v)
                 continue
             rows = range(self._start[v], self._start[v + 1])
             read = (self.label[self._roots[e]] for e in rows if self._roots[e] != UNKNOWN)
