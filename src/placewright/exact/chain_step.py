@@ -14,7 +14,7 @@ from typing import NoReturn
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.errors import ProblemError
+from placewright.errors import InfeasibleError, ProblemError
 from placewright.evaluate import Evaluation
 from placewright.graph import INPUT
 from placewright.placement import Placement
@@ -23,7 +23,8 @@ from placewright.search import Placer
 from placewright.sim.lower import PICO, Lowered, lower
 
 I64 = NDArray[np.int64]
-NEVER = 1 << 62
+NEVER = 1 << 61
+"""Beyond every sum of costs that a problem may have here; two of it still fit."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,10 +50,15 @@ class ChainStep(Placer):
         lowered = lower(problem)
         chain = chain_of(problem, lowered)
         value, device = best_devices(problem, lowered, chain)
+        if value >= NEVER:
+            raise InfeasibleError(
+                "chain-step: wherever the operations run, some tensor must go where no route leads; give the machine "
+                "that route, or relax a pin or a forbid"
+            )
         first = problem.choices.argmax(axis=1)
         devices = np.where(chain.run_of_group < 0, first, device[chain.run_of_group] if len(device) else first)
         self._batch = [problem.placement(problem.lift(devices))]
-        self._bound_s = value / PICO if value < NEVER else None
+        self._bound_s = value / PICO
 
     def ask(self) -> list[Placement]:
         """The one placement, once."""
@@ -62,7 +68,7 @@ class ChainStep(Placer):
     def tell(self, evaluations: Sequence[Evaluation]) -> None:
         """Nothing to learn."""
 
-    def bound_s(self) -> float | None:
+    def bound_s(self) -> float:
         """The optimum where memory does not bind; no placement is below it in any case."""
         return self._bound_s
 
@@ -113,7 +119,9 @@ def chain_of(problem: Problem, p: Lowered) -> Chain:
     seconds = np.zeros((count, problem.n_devices), np.int64)
     allowed = np.ones((count, problem.n_devices), bool)
     inside = np.flatnonzero(run >= 0)
-    np.add.at(seconds, run[inside] + (head >= 0), np.where(p.cost_ps[inside] < NEVER, p.cost_ps[inside], 0))
+    np.add.at(
+        seconds, run[inside] + (head >= 0), np.where(p.cost_ps[inside] < np.iinfo(np.int64).max, p.cost_ps[inside], 0)
+    )
     run_of_group = np.where(run_of_group >= 0, run_of_group + (head >= 0), -1)
     if head >= 0:
         run_of_group[head] = 0
