@@ -16,7 +16,7 @@ from placewright.machine import Channel, Device, Machine, Pool, Route
 from placewright.operations import Operation, Tensor, build_graph
 from placewright.problem import DISCIPLINES, Colocate, Forbid, Pin, Problem, Separate
 from placewright.search import run_search
-from placewright.testing import small_machine, small_problem
+from placewright.testing import PlacerContract, small_machine, small_problem
 
 
 def chain_problem(discipline="stream", *constraints, devices=3):
@@ -37,11 +37,19 @@ def chain_problem(discipline="stream", *constraints, devices=3):
     return Problem(graph, small_machine(devices), Costs.given(seconds), constraints, discipline=discipline)
 
 
+class TestChainStep(PlacerContract):
+    def placer(self, problem):
+        return ChainStep()
+
+    def problem(self, discipline="stream", *constraints, devices=3):
+        return chain_problem(discipline, *constraints, devices=devices)
+
+
 @pytest.mark.parametrize("discipline", DISCIPLINES)
 def test_a_chain_under_every_discipline(discipline):
     """The value is what the simulator says, and the bound is met: everything on one card."""
     problem = chain_problem(discipline)
-    result = run_search(problem, ChainStep())
+    result = run_search(problem, ChainStep(), bound=False)
     assert result.outcome == SimulatorEvaluator(problem).evaluate([result.placement])[0].outcome
     assert result.outcome.value_ps == 30_000_000
     assert result.gap == 0.0
@@ -51,7 +59,7 @@ def test_a_chain_under_every_discipline(discipline):
 def test_constraints_are_kept():
     """The loss pinned to the host: two tensors of 3,500 bytes travel one after the other, by hand."""
     problem = chain_problem("stream", Pin(("loss",), ("cpu:0",)), Forbid(("a",), ("gpu:0",)))
-    result = run_search(problem, ChainStep())
+    result = run_search(problem, ChainStep(), bound=False)
     names = problem.graph.op_names
     assert result.placement.devices[names.index("loss")] == 0
     assert result.placement.devices[names.index("a.mm")] == 2
@@ -60,15 +68,15 @@ def test_constraints_are_kept():
 
 def test_an_input_may_be_elsewhere():
     """An input pinned to the host comes first, and its transfer counts."""
-    result = run_search(chain_problem("ready", Pin(("x",), ("cpu:0",))), ChainStep())
+    result = run_search(chain_problem("ready", Pin(("x",), ("cpu:0",))), ChainStep(), bound=False)
     assert result.outcome.value_ps == 30_000_000 + 1_000_000 + 1_000_000
     assert result.gap == 0.0
 
 
 def test_empty_graph_and_one_device():
-    assert run_search(chain_problem(devices=1), ChainStep()).value_s == pytest.approx(90e-6)
+    assert run_search(chain_problem(devices=1), ChainStep(), bound=False).value_s == pytest.approx(90e-6)
     empty = Problem(build_graph("empty", []), small_machine())
-    assert run_search(empty, ChainStep()).value_s == 0
+    assert run_search(empty, ChainStep(), bound=False).value_s == 0
 
 
 @pytest.mark.parametrize(
@@ -84,7 +92,7 @@ def test_empty_graph_and_one_device():
 def test_what_is_no_chain_is_refused(problem, why):
     """The error names the operation that is in the way."""
     with pytest.raises(ProblemError, match=why):
-        run_search(problem, ChainStep())
+        run_search(problem, ChainStep(), bound=False)
 
 
 @pytest.mark.parametrize(
@@ -106,7 +114,7 @@ def test_reads_across_are_refused(extra, reads, why):
     ]
     problem = Problem(build_graph("g", operations), small_machine(), Costs.given(np.zeros((len(operations), 3))))
     with pytest.raises(ProblemError, match=why):
-        run_search(problem, ChainStep())
+        run_search(problem, ChainStep(), bound=False)
 
 
 # ---- against brute force ------------------------------------------------------------------------------
@@ -173,7 +181,7 @@ def make(seed):
 def solved(problem):
     """What chain-step finds; None where it refuses, and "nowhere" where it says that no placement can run."""
     try:
-        return run_search(problem, ChainStep())
+        return run_search(problem, ChainStep(), bound=False)
     except ProblemError:
         return None
     except InfeasibleError:
@@ -188,7 +196,7 @@ def test_equal_to_brute_force(seed):
     found = problem and solved(problem)
     if found is None:
         return
-    best = run_search(problem, BruteForce()).outcome
+    best = run_search(problem, BruteForce(), bound=False).outcome
     if found == "nowhere":
         assert best.value_ps is None
     else:

@@ -156,7 +156,7 @@ def optimum(problem):
 def found_by(problem, placer):
     """What a method finds, in picoseconds, or None."""
     try:
-        result = run_search(problem, placer)
+        result = run_search(problem, placer, bound=False)
     except ProblemError:
         return None
     assert result.feasible
@@ -242,10 +242,10 @@ def diamond_problem(objective="max_load", **seconds):
 def test_a_diamond_by_hand():
     """4 us each: a and b against c and d, two tensors crossing, 8 + 2 us; branches are not split by PipeDream."""
     problem = diamond_problem()
-    assert run_search(problem, Contiguous()).outcome.value_ps == 10_000_000
-    assert run_search(problem, ContiguousLinear()).outcome.value_ps == 10_000_000
+    assert run_search(problem, Contiguous(), bound=False).outcome.value_ps == 10_000_000
+    assert run_search(problem, ContiguousLinear(), bound=False).outcome.value_ps == 10_000_000
     assert without_branches(units_of(problem)).n == 2
-    assert run_search(problem, PipeDream()).outcome.value_ps == 14_000_000
+    assert run_search(problem, PipeDream(), bound=False).outcome.value_ps == 14_000_000
 
 
 def test_pipedream_ignores_what_its_profiles_hold_without_time():
@@ -329,7 +329,7 @@ def test_parameters_that_may_not_be_with_their_reader_are_placed_all_the_same():
     """A parameter pinned to the host stays there; its reader goes where it is best, and pays for it."""
     problem = small_problem("stream", Pin(("a.w",), ("cpu:0",)), Pin(("a.mm",), ("gpu:0", "gpu:1")))
     problem = problem.replace(objective="max_load")
-    result = run_search(problem, Contiguous())
+    result = run_search(problem, Contiguous(), bound=False)
     names = problem.graph.op_names
     assert result.placement.devices[names.index("a.w")] == 0
     assert result.placement.devices[names.index("a.mm")] in (1, 2)
@@ -414,8 +414,8 @@ def wide(n):
 def test_what_is_too_much_is_said(params, n, why):
     """Too many sets, or too few seconds, end with advice; the linearised programme still works."""
     with pytest.raises(NotFinishedError, match=why + ".*[Uu]se contiguous-linear"):
-        run_search(wide(n), Contiguous(params))
-    assert run_search(wide(n), ContiguousLinear()).feasible
+        run_search(wide(n), Contiguous(params), bound=False)
+    assert run_search(wide(n), ContiguousLinear(), bound=False).feasible
 
 
 def test_no_split_at_all_is_said():
@@ -432,7 +432,7 @@ def test_no_split_at_all_is_said():
     problem = Problem(graph, small_machine(2, bytes_each=1000), objective="max_load")
     for placer in (Contiguous(), ContiguousLinear(), PipeDream()):
         with pytest.raises(ProblemError, match="no contiguous split keeps the constraints and the memory"):
-            run_search(problem, placer)
+            run_search(problem, placer, bound=False)
     assert linearised_devices(problem) is None
 
 
@@ -457,7 +457,7 @@ def test_every_number_of_devices_is_offered_for_step():
     placer.start(problem, np.random.default_rng(0))
     batch = placer.ask()
     assert {len(set(placement.devices.tolist())) for placement in batch} == {1, 2}
-    assert run_search(problem, ContiguousLinear()).outcome.value_ps == 4_000_000
+    assert run_search(problem, ContiguousLinear(), bound=False).outcome.value_ps == 4_000_000
 
 
 def test_large_lines_are_cut():
@@ -498,7 +498,7 @@ def test_published_optima(name, linear_ms, contiguous_ms, pipedream_ms):
         (Contiguous(), contiguous_ms),
         (PipeDream(), pipedream_ms),
     ):
-        result = run_search(problem, placer)
+        result = run_search(problem, placer, bound=False)
         assert result.feasible
         if expected is not None:
             assert round(result.value_s * 1e3, 3) == expected, placer.name

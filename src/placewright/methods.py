@@ -10,6 +10,9 @@ from placewright.bounds import Bound
 from placewright.errors import InputError, UnknownNameError
 from placewright.evaluate import Evaluator
 from placewright.exact.brute_force import BruteForce
+from placewright.exact.chain_step import ChainStep
+from placewright.exact.contiguous import Contiguous, ContiguousLinear
+from placewright.exact.pipedream import PipeDream
 from placewright.heuristics.annealing import Annealing
 from placewright.heuristics.critical_path import ORDERED_METHODS, SINGLE_METHODS, Mayer
 from placewright.heuristics.expert import RULES, Expert, ExpertParams, Published
@@ -26,6 +29,10 @@ NAMED: dict[str, Callable[[], Placer]] = {
     "round-robin": RoundRobin,
     "random": Random,
     "brute-force": BruteForce,
+    "contiguous": Contiguous,
+    "contiguous-linear": ContiguousLinear,
+    "pipedream": PipeDream,
+    "chain-step": ChainStep,
     "hill-climbing": HillClimbing,
     "annealing": Annealing,
     "tabu": Tabu,

@@ -70,6 +70,10 @@ class PlacerContract(ABC):
     def placer(self, problem: Problem) -> Placer:
         """A fresh placer of the kind under test."""
 
+    def problem(self, discipline: str = "stream", *constraints: Pin | Forbid | Colocate, devices: int = 3) -> Problem:
+        """The problem to place; override it for a method that is for problems of another kind."""
+        return small_problem(discipline, *constraints, devices=devices)
+
     def search(self, problem: Problem, seed: int = 0) -> Result:
         """One search with the budget of the contract."""
         return run_search(problem, self.placer(problem), self.budget, seed=seed)
@@ -77,7 +81,7 @@ class PlacerContract(ABC):
     def test_finds_a_placement_under_every_discipline(self) -> None:
         """A placement comes out, and its value is what the simulator says of it."""
         for discipline in DISCIPLINES:
-            problem = small_problem(discipline)
+            problem = self.problem(discipline)
             result = self.search(problem)
             assert result.placement is not None
             assert result.evaluations >= 1
@@ -85,7 +89,7 @@ class PlacerContract(ABC):
 
     def test_keeps_constraints(self) -> None:
         """Pins, forbids and colocations hold in every placement that is asked, or the method refuses to start."""
-        problem = small_problem(
+        problem = self.problem(
             "stream", Pin(("a",), ("gpu:0",)), Forbid(("loss",), ("cpu:0",)), Colocate(("loss", "b"))
         )
         placer = self.placer(problem)
@@ -99,19 +103,19 @@ class PlacerContract(ABC):
 
     def test_same_seed_same_placement(self) -> None:
         """The same seed and evaluations give the same result, to the byte."""
-        problem = small_problem()
+        problem = self.problem()
         one, two = self.search(problem, seed=3), self.search(problem, seed=3)
         assert one.placement == two.placement
         assert (one.evaluations, one.improvements, one.outcome) == (two.evaluations, two.improvements, two.outcome)
 
     def test_budget_is_kept(self) -> None:
         """No more placements are evaluated than the budget allows."""
-        problem = small_problem()
+        problem = self.problem()
         assert run_search(problem, self.placer(problem), Evaluations(1)).evaluations == 1
 
     def test_one_device(self) -> None:
         """With one device there is one placement, and it is found."""
-        result = self.search(small_problem(devices=1))
+        result = self.search(self.problem(devices=1))
         assert result.placement is not None
         assert not result.placement.devices.any()
 
@@ -122,5 +126,5 @@ class PlacerContract(ABC):
 
     def test_bound_is_no_more_than_the_best(self) -> None:
         """What is said to be a bound is not above a placement that was found."""
-        result = self.search(small_problem("ready"))
+        result = self.search(self.problem("ready"))
         assert result.bound_s is None or result.bound_s <= result.value_s
