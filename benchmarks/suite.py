@@ -33,10 +33,11 @@ import suite_page
 import suite_problems
 from placewright.bounds import parallelism
 from placewright.errors import PlacewrightError
+from placewright.evaluate import SimulatorEvaluator
 from placewright.fingerprints import machine_fingerprint, workload_fingerprint
 from placewright.methods import NAMED, make_placer
 from placewright.problem import Problem
-from placewright.stop import Criterion, Progress, Seconds
+from placewright.stop import Criterion, Evaluations, Progress, Seconds
 from placewright.testing import small_problem
 
 SUITES = ("step", "tarnawski", "small")
@@ -99,13 +100,14 @@ def in_child(work: Callable[[], Record], limit_s: float) -> Record:
     return found
 
 
-def attempt(problem: Problem, method: str, effort: Effort, enough_s: float = 0.0) -> Record:
+def attempt(evaluator: SimulatorEvaluator, method: str, effort: Effort, enough_s: float = 0.0) -> Record:
     """One search by a method, in this process."""
+    problem = evaluator.problem
     placer = make_placer(method, problem)
     timed = placer.endless or method in TIMED
     limit = effort.seconds if timed else effort.limit
     stop = Seconds(limit) | Reached(enough_s) if enough_s else Seconds(limit)
-    result = pw.search(problem, placer, stop, seed=effort.seed)
+    result = pw.search(problem, placer, stop, seed=effort.seed, evaluator=evaluator)
     cut = result.ended == "stopped" and not timed
     return {
         "ended": "not finished" if cut else result.ended,
@@ -118,11 +120,11 @@ def attempt(problem: Problem, method: str, effort: Effort, enough_s: float = 0.0
     }
 
 
-def best_single(problem: Problem, effort: Effort) -> Record:
-    """The best of all methods `single:DEVICE`."""
-    results = [pw.search(problem, f"single:{device.name}", seed=effort.seed) for device in problem.machine.devices]
-    seen = [result for result in results if result.outcome is not None]
-    best = min(seen, key=lambda result: result.outcome.rank)  # type: ignore[union-attr]
+def best_single(evaluator: SimulatorEvaluator) -> Record:
+    """The best of all methods `single:DEVICE`; `fits` says whether the fastest of them is feasible."""
+    problem = evaluator.problem
+    results = [pw.search(problem, f"single:{device.name}", evaluator=evaluator) for device in problem.machine.devices]
+    best = min(results, key=lambda result: result.outcome.rank)
     return {
         "ended": "finished",
         "timed": False,
@@ -130,6 +132,7 @@ def best_single(problem: Problem, effort: Effort) -> Record:
         "evaluations": sum(result.evaluations for result in results),
         "placement": best.placement,
         "why": best.method,
+        "fits": min(results, key=lambda result: result.value_s).feasible,
     }
 
 
@@ -142,12 +145,12 @@ def proved(problem: Problem) -> Record:
     return {"ended": "finished", "bound_s": bound.value_s, "why": bound.by, "seconds": time.perf_counter() - began}
 
 
-def judged(problem: Problem, record: Record) -> Record:
+def judged(evaluator: SimulatorEvaluator, record: Record) -> Record:
     """The record with its placement replaced by what the simulator says of it."""
-    placement = record.pop("placement", None)
+    placement, problem = record.pop("placement", None), evaluator.problem
     if placement is None:
         return record
-    outcome = pw.Simulator(problem).simulate([placement])[0]
+    outcome = evaluator.simulator.simulate([placement])[0]
     working = problem.costs.seconds[range(problem.n_ops), placement.devices] > 0
     return record | {
         "value_s": None if outcome.value_ps is None else outcome.value_s,
@@ -158,14 +161,14 @@ def judged(problem: Problem, record: Record) -> Record:
     }
 
 
-def cell(problem: Problem, method: str, effort: Effort, enough_s: float = 0.0) -> Record:
+def cell(evaluator: SimulatorEvaluator, method: str, effort: Effort, enough_s: float = 0.0) -> Record:
     """What a method makes of a problem."""
-    if method == SINGLE:
-        return judged(problem, in_child(lambda: best_single(problem, effort), effort.limit + GRACE_S))
     if method == BOUND:
-        return in_child(lambda: proved(problem), effort.limit + GRACE_S)
+        return in_child(lambda: proved(evaluator.problem), effort.limit + GRACE_S)
+    if method == SINGLE:
+        return judged(evaluator, in_child(lambda: best_single(evaluator), effort.limit + GRACE_S))
     longest = max(effort.seconds, effort.limit) + GRACE_S
-    return judged(problem, in_child(lambda: attempt(problem, method, effort, enough_s), longest))
+    return judged(evaluator, in_child(lambda: attempt(evaluator, method, effort, enough_s), longest))
 
 
 # ---- the suites ------------------------------------------------------------------------------------
@@ -216,23 +219,20 @@ def run(suite: str, given: argparse.Namespace, cells: Cells) -> None:
     for name, make in problems(suite, given):
         problem = make()
         mark = fingerprint(problem)
-        done = [method for method in wanted(suite, given) if cells.has(suite, name, method, mark)]
-        if len(done) < len(wanted(suite, given)):
-            problem.choices  # noqa: B018  # shared by all cells, so that none pays for it
-            facts = {"operations": problem.n_ops, "groups": problem.n_groups, "machine": problem.machine.name}
-            facts |= {"parallelism": parallelism(problem), "devices_there": problem.n_devices}
-        enough = 0.0
-        for method in wanted(suite, given):
-            if method not in done:
-                if method == TRUTH and suite == "small":
-                    record = in_child(lambda p=problem: truth(p), 600.0)  # type: ignore[misc]
-                else:
-                    record = cell(problem, method, effort, enough)
-                head = {"suite": suite, "problem": name, "method": method, "fingerprint": mark}
-                cells.add(head | facts | {"budget_s": given.seconds, "seed": given.seed} | record)
-                print(line(cells.records[suite, name, method]), flush=True)
-            if method == TRUTH and suite == "small":
-                enough = cells.records[suite, name, method].get("value_s") or 0.0
+        missing = [method for method in wanted(suite, given) if not cells.has(suite, name, method, mark)]
+        if not missing:
+            continue
+        evaluator = SimulatorEvaluator(problem)  # lowered once, before the cells, so that none pays for it
+        facts = {"operations": problem.n_ops, "groups": problem.n_groups, "parallelism": parallelism(problem)}
+        for method in missing:
+            if method == TRUTH:
+                record = in_child(lambda p=problem: truth(p), 600.0)  # type: ignore[misc]
+            else:
+                enough = cells.records.get((suite, name, TRUTH), {}).get("value_s", 0.0)
+                record = cell(evaluator, method, effort, enough)
+            head = {"suite": suite, "problem": name, "method": method, "fingerprint": mark}
+            cells.add(head | facts | {"budget_s": given.seconds, "seed": given.seed} | record)
+            print(line(cells.records[suite, name, method]), flush=True)
 
 
 def problems(suite: str, given: argparse.Namespace) -> Iterator[tuple[str, Callable[[], Problem]]]:
@@ -287,11 +287,11 @@ def line(record: Record) -> str:
 
 def warm_up(methods: Sequence[str], objective: str) -> None:
     """Compile what the methods use, on a tiny problem, so that no cell pays for it."""
-    problem = small_problem().replace(objective=objective)
-    pw.search(problem, "random", Seconds(0.1))
+    evaluator = SimulatorEvaluator(small_problem().replace(objective=objective))
+    pw.search(evaluator.problem, "random", Evaluations(1000), evaluator=evaluator)
     for method in methods:
         if method in NAMED:
-            in_child(lambda m=method: attempt(problem, m, Effort(1, 1, 0)), 600.0)  # type: ignore[misc]
+            in_child(lambda m=method: attempt(evaluator, m, Effort(0.5, 0.5, 0)), 600.0)  # type: ignore[misc]
 
 
 def main() -> None:

@@ -4,8 +4,8 @@
 
 For every problem: operations, groups, parallelism, what is persistent against what the largest accelerator holds, the
 best single device and whether it fits, then each method once (those that never end have `--seconds`). A problem is
-`parallel` if a method uses two devices or more and takes at least 20 % less than one device, and `memory` if no
-single device fits. Those two kinds should be 15 problems or more.
+`memory` if it does not fit on the single device that would be fastest, else `parallel` if a method uses two devices
+or more and takes at least 20 % less than one device. Those two kinds should be 15 problems or more.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 import suite_page
 import suite_problems
-from suite import BOUND, SINGLE, Effort, cell
-
 from placewright.bounds import parallelism
 from placewright.checks import format_bytes
+from placewright.evaluate import SimulatorEvaluator
 from placewright.methods import NAMED
+from suite import BOUND, SINGLE, Effort, cell
 
 QUICK = ("round-robin", "heft", "m-etf", "contiguous", "accelerate-balanced", "tabu")
 """Those of them that exist are run."""
@@ -42,15 +42,16 @@ def main() -> None:
     for entry in suite_problems.named(given.names, suite_problems.STEP):
         problem = suite_problems.build(entry, given.cache)
         effort = Effort(given.seconds, given.limit, 0)
-        cells = {method: cell(problem, method, effort) for method in (SINGLE, BOUND, *methods)}
+        evaluator = SimulatorEvaluator(problem)
+        cells = {method: cell(evaluator, method, effort) for method in (SINGLE, BOUND, *methods)}
         row = suite_page.Row(entry.name, cells)
         kinds[row.kind or "neither"] += 1
         pools = problem.machine.pools[1:] or problem.machine.pools
         room = max(pool.capacity_bytes for pool in pools)
         print(
             f"{entry.name}: {problem.n_ops:,} operations, {problem.n_groups:,} groups, parallelism "
-            f"{parallelism(problem):.2f}, {format_bytes(problem.graph.persistent_bytes)} persistent, {format_bytes(room)} "
-            f"each: {row.kind or 'neither'}"
+            f"{parallelism(problem):.2f}, {format_bytes(problem.graph.persistent_bytes)} persistent, "
+            f"{format_bytes(room)} each: {row.kind or 'neither'}"
         )
         for method in (SINGLE, *methods):
             found = cells[method]

@@ -68,13 +68,14 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """`memory` if no single device is feasible, `parallel` if two beat one by 20 %, else nothing."""
-        if not self.methods or SINGLE not in self.methods:
+        """`memory` if the fastest single device does not fit; `parallel` if two beat one by 20 %; or nothing."""
+        single = self.cells.get(SINGLE, {})
+        if not self.methods or "fits" not in single:
             return ""
-        if self.rank(SINGLE)[0]:
-            return "memory" if self.cells[SINGLE]["reason"] == "memory" else "no single device"
+        if not single["fits"]:
+            return "memory"
         best = self.methods[0]
-        much = self.rank(best)[1] <= (1 - MUCH) * self.rank(SINGLE)[1]
+        much = self.rank(best) <= (0, (1 - MUCH) * self.rank(SINGLE)[1])
         return "parallel" if much and self.cells[best]["devices"] > 1 else ""
 
 
@@ -165,7 +166,7 @@ def summary(rows: Sequence[Row]) -> list[str]:
     kinds = [row.kind for row in rows]
     lines = [
         f"- {len(rows)} problems. In {kinds.count('parallel')} two devices or more beat the best single one by 20 %, "
-        f"and in {sum(kind not in ('', 'parallel') for kind in kinds)} no single device is feasible.",
+        f"and in {kinds.count('memory')} the fastest single one does not fit.",
         f"- `auto` is at most 0.5 % above the best rival in {len(near)} of {len(compared)}, and below every rival in "
         f"{sum(row.versus is not None and row.versus < 0 for row in compared)}.",
     ]

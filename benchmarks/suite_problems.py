@@ -60,7 +60,6 @@ def _profiles(machine: str, *names: str, memory: str = "") -> list[Entry]:
 
 STEP: tuple[Entry, ...] = (
     # networks of the papers: branches, or recurrences that can run as a wavefront
-    Entry("inception-v3", "k40x2"),
     Entry("inception-v3", "k40x4"),
     Entry("inception-v3-b1", "k80x4"),
     Entry("nasnet-a-mobile", "k40x4"),
@@ -77,8 +76,6 @@ STEP: tuple[Entry, ...] = (
     Entry("bert-large", "k40x4", "gpu:*=4GiB"),
     Entry("unet-sd1", "rtx4060-laptop"),
     Entry("gpt2-xl", "rtx4090x2"),
-    Entry("gpt2-medium", "t4x1", "gpu:0=4GiB"),
-    Entry("llama-1b", "rtx4060-laptop"),
     Entry("llama-1b", "h200x1", "gpu:0=4GiB"),
     Entry("llama-7b", "rtx3060x1", training=False),
     Entry("llama-7b", "v100x8"),
@@ -86,8 +83,7 @@ STEP: tuple[Entry, ...] = (
     Entry("llama-70b", "a100x8", training=False),
     # profiles of PipeDream
     *_profiles("k40x2", "inception_v3"),
-    *_profiles("v100x8", "inception_v3", "nasnetamobile"),
-    *_profiles("k40x4", "nasnetamobile", "gnmt"),
+    *_profiles("v100x8", "nasnetamobile"),
     *_profiles("k40x4", "vgg16", memory="gpu:*=4GiB"),
     *_profiles("k40x4", "densenet121", memory="gpu:*=1GiB"),
     *_profiles("v100x8", "resnet50", memory="gpu:*=2GiB"),
@@ -105,7 +101,6 @@ STEP: tuple[Entry, ...] = (
     Entry("layered/64", "k40x4"),
     Entry("layered/65", "two-nodes-4gpu"),
     Entry("series-parallel/64", "k40x4"),
-    Entry("series-parallel/65", "mixed-4090-3060"),
     Entry("fork-join/64", "k40x4"),
     Entry("fork-join/65", "v100x8"),
     Entry("placeto-cifar10/0", "k40x4"),
