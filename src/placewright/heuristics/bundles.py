@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,11 +53,9 @@ class Bundles:
 
     def _fits(self, label: Ints) -> Bools:
         """Whether what has one label has a device in common that could hold it."""
-        made, count = self.decisions, int(label.max(initial=-1)) + 1
-        choices = np.ones((count, self.problem.n_devices), bool)
-        np.logical_and.at(choices, label, self.problem.choices)
-        held = np.zeros((count, len(made.capacity)), np.int64)
-        np.add.at(held, label, made.bytes)
+        made = self.decisions
+        choices = _merged(label, self.problem.choices, np.logical_and)
+        held = _merged(label, made.bytes, np.add)
         fits: Bools = np.any(choices & (held <= made.capacity)[:, made.pool_of], axis=1)
         return fits
 
@@ -85,16 +84,12 @@ class Bundles:
     @cached_property
     def seconds(self) -> Floats:
         """(b, d): the sum of the bundle's operations; infinite where it may not be."""
-        table = np.zeros((self.count, self.problem.n_devices))
-        np.add.at(table, self.of_group, self.decisions.seconds)
-        return table
+        return _merged(self.of_group, self.decisions.seconds, np.add)
 
     @cached_property
     def bytes(self) -> Longs:
         """(b, p): persistent bytes, rounded to the granule of the pool."""
-        table = np.zeros((self.count, len(self.decisions.capacity)), np.int64)
-        np.add.at(table, self.of_group, self.decisions.bytes)
-        return table
+        return _merged(self.of_group, self.decisions.bytes, np.add)
 
     @cached_property
     def totals(self) -> Floats:
@@ -111,6 +106,14 @@ class Bundles:
     def fast_first(self) -> Ints:
         """Devices from the fastest to the slowest, ties by index; it decides all ties between devices."""
         return np.argsort(self.totals, kind="stable").astype(np.int32)
+
+
+def _merged(label: Ints, table: NDArray[Any], how: np.ufunc) -> NDArray[Any]:
+    """Rows of one label made one by an operation; labels are 0 to the largest, each of them there."""
+    order = np.argsort(label, kind="stable")
+    starts = np.flatnonzero(np.diff(label[order], prepend=-1))
+    merged: NDArray[Any] = how.reduceat(table[order], starts, axis=0) if len(starts) else table
+    return merged
 
 
 def _followers(problem: Problem, decisions: Decisions) -> Ints:
@@ -153,8 +156,11 @@ class Filling:
         self.pool_of: list[int] = made.pool_of.tolist()
         self._bytes: list[list[int]] = bundles.bytes.tolist()
         order = bundles.fast_first
-        rows, self._row = np.unique(np.isfinite(bundles.seconds), axis=0, return_inverse=True)
-        self._can: list[list[int]] = [order[row[order]].tolist() for row in rows]
+        can = np.isfinite(bundles.seconds)[:, order]
+        kinds: dict[bytes, int] = {}  # few rows differ
+        self._row = [kinds.setdefault(row.tobytes(), len(kinds)) for row in np.packbits(can, axis=1)]
+        first = {kind: b for b, kind in reversed(list(enumerate(self._row)))}
+        self._can: list[list[int]] = [order[can[first[kind]]].tolist() for kind in range(len(kinds))]
         self._made: Assignment = made.assignment()
         start = made.apart[0]
         self._tied = (start[1:] > start[:-1]).tolist()
