@@ -17,10 +17,12 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import multiprocessing
 import subprocess
 import sys
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -87,7 +89,9 @@ def in_child(work: Callable[[], Record], limit_s: float) -> Record:
             there.send({"ended": "failed", "why": f"{type(error).__name__}: {error}"})
 
     process = context.Process(target=run)
-    process.start()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # of forking beside the idle threads of libraries
+        process.start()
     there.close()
     try:
         found: Record = here.recv() if here.poll(limit_s) else {"ended": "not finished"}
@@ -180,17 +184,22 @@ class Cells:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.records: dict[tuple[str, str, str], Record] = {}
-        if path.is_file():
-            for line in path.read_text().splitlines():
+        text = path.read_text() if path.is_file() else ""
+        self.torn = bool(text) and not text.endswith("\n")
+        for line in text.splitlines():
+            try:
                 record = json.loads(line)
-                self.records[record["suite"], record["problem"], record["method"]] = record
+            except json.JSONDecodeError:  # the last one, where a run was killed
+                continue
+            self.records[record["suite"], record["problem"], record["method"]] = record
 
     def add(self, record: Record) -> None:
         """Keep a cell, at once."""
         self.records[record["suite"], record["problem"], record["method"]] = record
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.open("a") as file:
-            file.write(json.dumps(record) + "\n")
+            file.write("\n" * self.torn + json.dumps(record) + "\n")
+            self.torn = False
 
     def has(self, suite: str, problem: str, method: str, fingerprint: str) -> bool:
         """Whether the cell is there, for a problem of this fingerprint."""
@@ -229,7 +238,7 @@ def run(suite: str, given: argparse.Namespace, cells: Cells) -> None:
                 record = in_child(lambda p=problem: truth(p), 600.0)  # type: ignore[misc]
             else:
                 enough = cells.records.get((suite, name, TRUTH), {}).get("value_s", 0.0)
-                record = cell(evaluator, method, effort, enough)
+                record = cell(evaluator, method, effort, enough if math.isfinite(enough) else 0.0)
             head = {"suite": suite, "problem": name, "method": method, "fingerprint": mark}
             cells.add(head | facts | {"budget_s": given.seconds, "seed": given.seed} | record)
             print(line(cells.records[suite, name, method]), flush=True)

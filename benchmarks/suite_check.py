@@ -46,8 +46,9 @@ def main() -> None:
         cells = {method: cell(evaluator, method, effort) for method in (SINGLE, BOUND, *methods)}
         row = suite_page.Row(entry.name, cells)
         kinds[row.kind or "neither"] += 1
-        pools = problem.machine.pools[1:] or problem.machine.pools
-        room = max(pool.capacity_bytes for pool in pools)
+        machine = problem.machine
+        cards = [device.pool for device in machine.devices if not device.is_host] or list(machine.pool_index)
+        room = max(machine.pools[machine.pool_index[name]].capacity_bytes for name in cards)
         print(
             f"{entry.name}: {problem.n_ops:,} operations, {problem.n_groups:,} groups, parallelism "
             f"{parallelism(problem):.2f}, {format_bytes(problem.graph.persistent_bytes)} persistent, "
