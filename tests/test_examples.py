@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import placewright as pw
+from placewright.capture import capture
+from placewright.capture.function import from_function
 from placewright.fingerprints import workload_fingerprint
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
@@ -51,3 +53,16 @@ def test_every_weight_is_updated_once(two_towers):
     for name in weights:
         for part in ("state", "backward", "update", "store", "state_store"):
             assert f"{name}.{part}" in two_towers.index
+
+
+def test_the_language_model_is_captured_whole():
+    """Parameters by formula, the tied head once, an update for each; its layers are found to be equal."""
+    model, args, kwargs = from_function(EXAMPLES / "language_model.py", "training")
+    graph = capture(model, args, kwargs, optimizer="adamw")
+    layer = 4 * 1024 * 1024 + 8 * 1024 * 1024 + (4 + 4 + 1 + 4) * 1024
+    held = 32_000 * 1024 + 12 * layer + 2 * 1024
+    updates = graph.kinds.count("adamw")
+    assert graph.persistent_bytes == 12 * held + 4 * updates
+    assert updates == len(list(model.parameters())) == 147
+    assert not any(name.startswith("gradient.") for name in graph.op_names)
+    assert 12 in {len(family.ops) for family in pw.repeated_blocks(graph).families}

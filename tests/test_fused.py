@@ -95,3 +95,34 @@ def test_no_scores_are_kept():
         assert max(graph.tensor_bytes) == 2 * 128 * 16 * 4
         assert graph.kinds.count("scaled_dot_product_attention") == 1
         assert graph.kinds.count("scaled_dot_product_attention_backward") == (optimizer is not None)
+
+
+class Wide(torch.nn.Module):
+    """Attention without dropout, its values wider than its keys."""
+
+    def __init__(self):
+        super().__init__()
+        self.project, self.widen = torch.nn.Linear(16, 16), torch.nn.Linear(16, 48)
+
+    def forward(self, x):
+        q, v = (made.unflatten(-1, (4, -1)).transpose(1, 2) for made in (self.project(x), self.widen(x)))
+        return F.scaled_dot_product_attention(q, q, v, is_causal=True).square().mean()
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", None])
+def test_values_of_another_width(optimizer):
+    """One operation too, which gives torch's own gradients."""
+    torch.manual_seed(1)
+    model, x = Wide(), torch.randn(2, 32, 16)
+    found = capture_step(model, x, optimizer=optimizer)
+    assert found.graph.kinds.count("scaled_dot_product_attention") == 1
+    assert max(found.graph.tensor_bytes) == 2 * 32 * 48 * 4
+    if optimizer is None:
+        return
+    values = [dict(model.named_parameters()).get(name, x) for _, _, name in found.traced.inputs[:-1]]
+    with torch.no_grad():
+        made = torch.fx.Interpreter(found.traced.module).run(*values, torch.ones(()), enable_io_processing=False)
+    roles = [(role, name) for _, role, name in found.traced.outputs]
+    model(x).backward()
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(made[roles.index(("gradient", name))], parameter.grad)

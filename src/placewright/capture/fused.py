@@ -1,9 +1,10 @@
 """Operators that a GPU runs as one kernel and a CPU takes apart: one operation each in the graph, on every device.
 
-Capture runs on CPU tensors, where torch decomposes attention with dropout into products as large as T x S, and
-root-mean-square normalisation into six operations. A GPU does neither, so a graph of the parts would be wrong in
-time and bytes. Before the backward pass is traced, these calls are replaced by the operators below, which save for
-it what the GPU's kernels save. They compute what torch computes: the CPU draws dropout as torch's own attention does.
+Capture runs on CPU tensors, where torch decomposes attention with dropout, or with values of another width than the
+keys, into products as large as T x S, and root-mean-square normalisation into six operations. A GPU does neither, so a
+graph of the parts would be wrong in time and bytes. Before the backward pass is traced, these calls are replaced by the
+operators below, which save for it what the GPU's kernels save. They compute what torch computes: the CPU draws dropout
+as torch's own attention does.
 
     B batch, H heads, T and S steps of queries and keys, E width of a head, N normalised elements
 """
@@ -205,13 +206,14 @@ def use_fused(graph: torch.fx.Graph) -> int:
 
 
 def _use_attention(graph: torch.fx.Graph, node: Node) -> int:
-    """Replace one attention, where it has dropout; without, the CPU has a kernel like the GPU's."""
+    """Replace one attention that a CPU takes apart: with dropout, or with values of another width than the keys."""
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     given = _arguments(node, names)
     heads = [given[name].meta["val"] for name in names[:3]]
-    if not given.get("dropout_p") or given.get("enable_gqa") or any(tensor.dim() != 4 for tensor in heads):
+    dropout, wide = given.get("dropout_p") or 0.0, heads[1].shape[-1] != heads[2].shape[-1]
+    if not (dropout or wide) or given.get("enable_gqa") or any(tensor.dim() != 4 for tensor in heads):
         return 0
-    how = (given.get("attn_mask"), given["dropout_p"], given.get("is_causal", False), given.get("scale"))
+    how = (given.get("attn_mask"), dropout, given.get("is_causal", False), given.get("scale"))
     args = (*(given[name] for name in names[:3]), *how)
     return _replace(graph, node, torch.ops.placewright.attention.default, args)
 

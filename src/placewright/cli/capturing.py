@@ -189,7 +189,8 @@ _AMOUNTS = (
 def _words(amount: dict[str, int | None]) -> str:
     """Say how much a kind of tensor is."""
     elements = "" if amount["elements"] is None else f" of {amount['elements']:,} elements"
-    return f"{amount['count']:,} tensors{elements}, {format_bytes(amount['bytes'] or 0)}"
+    tensors = "1 tensor" if amount["count"] == 1 else f"{amount['count']:,} tensors"
+    return f"{tensors}{elements}, {format_bytes(amount['bytes'] or 0)}"
 
 
 def _count(value: float) -> str:
