@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import count
 from typing import ClassVar
 
@@ -23,11 +23,21 @@ from numpy.typing import NDArray
 
 from placewright.balance import Balance
 from placewright.beginnings import Beginnings, Found, side_by_side
+from placewright.costs import Costs
 from placewright.decisions import Decisions
-from placewright.errors import InputError
-from placewright.evaluate import Evaluation
+from placewright.errors import InputError, SearchError
+from placewright.evaluate import Evaluation, SimulatorEvaluator
 from placewright.exact.brute_force import BruteForce, BruteForceParams
+from placewright.exact.contiguous import ContiguousLinear
+from placewright.exact.pipedream import PipeDream
+from placewright.heuristics.baechi import MEtf, MTopo
+from placewright.heuristics.critical_path import SINGLE_METHODS, Mayer
+from placewright.heuristics.expert import RULES, Expert, ExpertParams
+from placewright.heuristics.layers import DEVICE_MAPS, Accelerate, AccelerateParams, EqualLayers
+from placewright.heuristics.list_scheduling import Cpop, Etf, Heft
 from placewright.levels import Level, Ties, by_structure, coarser, mean_rates, singles, stretches
+from placewright.machine import Channel, Device, Machine, Pool, Route
+from placewright.operations import Operation, Tensor, build_graph
 from placewright.placement import Placement
 from placewright.problem import Problem
 from placewright.relief import MODES, Attempts, Roles, Row
@@ -48,20 +58,33 @@ class State:
 Batches = Generator[list[State], Sequence[Outcome], None]
 
 
+QUICK: tuple[Callable[[], Placer], ...] = (ContiguousLinear, Heft, EqualLayers, MTopo)
+"""Rivals to begin from on any graph."""
+SLOW: tuple[Callable[[], Placer], ...] = (
+    *(partial(Accelerate, AccelerateParams(rule)) for rule in DEVICE_MAPS),
+    *(partial(Expert, ExpertParams(paper)) for paper in RULES),
+    MEtf,
+    Etf,
+    Cpop,
+    PipeDream,
+    *(partial(Mayer, params) for params in SINGLE_METHODS.values()),
+)
+"""And those to begin from where the graph is not large."""
+
+
 @dataclass(frozen=True)
 class AutoParams:
     """What the default planner may do."""
 
     enumerate_most: int = 20_000
     """Where no more placements than these exist, all are tried."""
-    balance_rounds: int = 6
-    """Rounds of annealing of `max_load` between two batches of climbing."""
+    large: int = 20_000
+    """Operations beyond which only the quickest rivals are begun from."""
 
     def __post_init__(self) -> None:
-        if self.enumerate_most < 0:
-            raise InputError(f"enumerate_most is {self.enumerate_most}; 0 or more is allowed")
-        if self.balance_rounds < 1:
-            raise InputError(f"balance_rounds is {self.balance_rounds}; 1 or more is allowed")
+        for name in ("enumerate_most", "large"):
+            if getattr(self, name) < 0:
+                raise InputError(f"{name} is {getattr(self, name)}; 0 or more is allowed")
 
 
 class Auto(Placer):
@@ -72,6 +95,10 @@ class Auto(Placer):
 
     def __init__(self, params: AutoParams | None = None) -> None:
         self.params = params or AutoParams()
+
+    def prepare(self, problem: Problem) -> None:
+        """Compile what annealing, walks and rivals need."""
+        _compile(problem.objective, problem.discipline)
 
     def start(self, problem: Problem, rng: np.random.Generator) -> None:
         """Nothing but the cheapest beginnings, so that the first answer is early."""
@@ -192,7 +219,17 @@ class Auto(Placer):
         return self._decisions.settle(row, fit=False)
 
     def _methods(self) -> list[Callable[[], Row]]:
-        return []
+        """Constructive rivals, the most promising first; on a large graph only those that are quick there."""
+        makers = [*QUICK, *(SLOW if self._problem.n_ops <= self.params.large else ())]
+        return [partial(self._row_of, maker) for maker in makers]
+
+    def _row_of(self, maker: Callable[[], Placer]) -> Row:
+        placer = maker()
+        placer.start(self._problem, self._rng)
+        batch = placer.ask()
+        if not batch:
+            raise SearchError(f"{placer.name} found no placement")
+        return batch[0].devices[self._problem.leaders].astype(np.int64)
 
     # ---- helpers -------------------------------------------------------------------------------------
 
@@ -261,3 +298,32 @@ def upward_rank(problem: Problem) -> NDArray[np.float64]:
         for e in range(after_start[i], after_start[i + 1]):
             tail[after[e]] = max(tail[after[e]], rank[i])
     return np.array(rank)
+
+
+@cache
+def _compile(objective: str, discipline: str) -> None:
+    """Search a problem of a few operations, once per process; what that compiles is kept on disk."""
+    operations = [
+        Operation("w", phase="parameter", outputs=[Tensor(4)]),
+        Operation("x", phase="input", outputs=[Tensor(4)]),
+        Operation("a", "matmul", inputs=["x", "w"], outputs=[Tensor(4)]),
+        Operation("b", "matmul", inputs=["a"], outputs=[Tensor(4, output=True)]),
+    ]
+    machine = Machine(
+        "two",
+        tuple(Device(name, name, name, "cpu:0") for name in ("cpu:0", "gpu:0")),
+        tuple(Pool(name, 1 << 20) for name in ("cpu:0", "gpu:0")),
+        (Channel("there", 1e9), Channel("back", 1e9)),
+        (Route("cpu:0", "gpu:0", ("there",)), Route("gpu:0", "cpu:0", ("back",))),
+    )
+    seconds = np.array([[0.0, 0.0], [0.0, 0.0], [1e-3, 1e-3], [1e-3, 1e-3]])
+    graph = build_graph("tiny", operations)
+    tiny = Problem(graph, machine, Costs.given(seconds), objective=objective, discipline=discipline)
+    placer, evaluator = Auto(AutoParams(enumerate_most=0)), SimulatorEvaluator(tiny, threads=1)
+    placer.start(tiny, np.random.default_rng(0))
+    placer.left = 100.0
+    for _ in range(200):
+        placements = placer.ask()
+        placer.tell(evaluator.evaluate(placements))
+        if placer.own_evaluations > 400 or not placements:
+            return

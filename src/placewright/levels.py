@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,7 +51,7 @@ class Ties:
 
     one: Longs
     other: Longs
-    seconds: NDArray[np.float64]
+    seconds: NDArray[Any]
 
     @staticmethod
     def of(problem: Problem) -> Ties:
@@ -148,7 +149,7 @@ def coarser(
 ) -> list[Level]:
     """Levels by heavy edges, each about half of the one before, down to `fewest` clusters or until none can join."""
     groups = problem.n_groups
-    weight = group_seconds(problem) + 1e-12
+    weight: NDArray[Any] = group_seconds(problem) + 1e-12
     total = float(weight.sum())
     label = np.arange(groups)
     now, part = weight, within
@@ -168,7 +169,7 @@ def coarser(
     return levels
 
 
-def group_seconds(problem: Problem) -> NDArray[np.float64]:
+def group_seconds(problem: Problem) -> NDArray[Any]:
     """Seconds of every group at the mean over the devices where it can be."""
     seconds = problem.costs.seconds
     finite = np.isfinite(seconds)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Generator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -158,7 +159,7 @@ class Relief:
         return total
 
 
-def _spread(sizes: NDArray[np.float64], need: float) -> NDArray[np.int64]:
+def _spread(sizes: NDArray[Any], need: float) -> NDArray[np.int64]:
     """Indices, evenly spread, of the fewest entries that hold at least `need` in all; all where they hold less."""
     count = len(sizes)
     low, high = 1, count

@@ -42,6 +42,9 @@ class Placer(ABC):
     left: float = math.inf
     """How many evaluations the budget leaves, told before every `ask`; one's own must keep to it."""
 
+    def prepare(self, problem: Problem) -> None:  # noqa: B027  # most placers have nothing to compile
+        """Compile what the search will need, before its clock starts; what is compiled stays so on disk."""
+
     @abstractmethod
     def start(self, problem: Problem, rng: np.random.Generator) -> None:
         """Do the work that is done once per problem. All randomness comes from `rng`."""
@@ -148,6 +151,7 @@ def run_search(
         raise SearchError("the evaluator was made for another problem")
     problem.check_memory()
     known = lower_bound(problem) if bound is True else bound or None
+    placer.prepare(problem)
     began = time.perf_counter()
     progress, proved = Progress(), _proved(known, None)
     best: Evaluation | None = None
@@ -169,7 +173,9 @@ def run_search(
             if not batch:
                 break
             own = placer.own_evaluations - before
-            progress = replace(progress, evaluations=progress.evaluations + own)
+            progress = replace(
+                progress, evaluations=progress.evaluations + own, since_improvement=progress.since_improvement + own
+            )
             left -= own
             told = evaluator.evaluate(batch if len(batch) <= left else batch[: int(left)])
             for evaluation in told:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,7 +19,7 @@ from placewright.sim.lower import Lowered
 Places = NDArray[np.int64]
 
 
-def _entry(stamp):  # type: ignore[no-untyped-def]
+def _entry(stamp: int) -> Any:
     def anneal(u, s, steps, hot, cold, squarings):  # type: ignore[no-untyped-def]
         """Loads from the start, then annealing; returns the best largest load and the stamp."""
         s.value[0] = FORBIDDEN
@@ -107,7 +108,8 @@ class LoadAnnealer:
 
     def __init__(self, units: Units, seed: int) -> None:
         self.units = units
-        count, devices, pools = *units.cost_ps.shape, units.held.shape[1]
+        count, devices = units.cost_ps.shape
+        pools = units.held.shape[1]
         self._state = LoadState(
             place=np.zeros(count, np.int64),
             best=np.zeros(count, np.int64),

@@ -2,8 +2,8 @@
 
 A change moves a cluster of groups (or what of it holds bytes for the whole step, or the rest) to another device,
 exchanges two clusters, moves a stretch of consecutive groups or a ball of tied ones, or gives a device another
-streaming window. Kinds that helped are drawn more often. One that persistent bytes alone show to overflow a pool is mended by moving other bytes
-away, or not simulated.
+streaming window. Kinds that helped are drawn more often. A change that persistent bytes alone show to overflow a pool
+is mended by moving other bytes away, or not simulated.
 
     G groups, D devices, P pools, A kinds of change, L clusters of all levels together
 """
@@ -200,47 +200,55 @@ def put_ball(g, s, group, part, device, size):
         at += 1
 
 
+@inline
+def put_stretch(g, s, part):
+    """Move consecutive groups, mostly those of one device, to that of a group tied to the first."""
+    groups = len(s.row)
+    length = np.int64(np.exp(share(s) * np.log(max(2.0, groups / 2.0)))) + 1
+    begin = below(s, groups)
+    device = target_of(g, s, begin)
+    here, same = s.row[begin], share(s) < 0.7
+    for group in range(begin, min(groups, begin + length)):
+        if moves_with(g, group, part) and (not same or s.row[group] == here):
+            put(g, s, group, device)
+
+
+@inline
+def exchange(g, s, one, part, first, last):
+    """Exchange a cluster with another of its level that is elsewhere."""
+    group = any_of(g, s, one, part)
+    tries = 0 if group < 0 else 4
+    while tries > 0:
+        tries -= 1
+        two = first + below(s, last - first)
+        other = any_of(g, s, two, part)
+        if other >= 0 and s.row[other] != s.row[group]:
+            here, there = s.row[group], s.row[other]
+            put_cluster(g, s, one, part, there)
+            put_cluster(g, s, two, part, here)
+            tries = 0
+
+
 @plain
 def change(g, s, a):
     """Make a change of kind a; False where it came to nothing."""
     kind, part, first, last = g.kinds[a, KIND], g.kinds[a, PART], g.kinds[a, FIRST], g.kinds[a, LAST]
-    groups = len(s.row)
     if kind == STRETCH:
-        length = np.int64(np.exp(share(s) * np.log(max(2.0, groups / 2.0)))) + 1
-        begin = below(s, groups)
-        device = target_of(g, s, begin)
-        here, same = s.row[begin], share(s) < 0.7
-        for group in range(begin, min(groups, begin + length)):
-            if moves_with(g, group, part) and (not same or s.row[group] == here):
-                put(g, s, group, device)
-        return s.count[0] > 0
-    if kind == BALL:
-        group = below(s, groups)
+        put_stretch(g, s, part)
+    elif kind == BALL:
+        group = below(s, len(s.row))
         device = target_of(g, s, group)
-        if device == s.row[group] or not moves_with(g, group, part):
-            return False
-        size = np.int64(np.exp(share(s) * np.log(max(3.0, min(MOST_BALL, groups / 2.0))))) + 1
-        put_ball(g, s, group, part, device, size)
-        return s.count[0] > 0
-    one = first + below(s, last - first)
-    group = any_of(g, s, one, part)
-    if group < 0:
-        return False
-    here = s.row[group]
-    if kind == MOVE:
-        device = target_of(g, s, group)
-        if device != here:
-            put_cluster(g, s, one, part, device)
-        return s.count[0] > 0
-    for _ in range(4):
-        two = first + below(s, last - first)
-        other = any_of(g, s, two, part)
-        if other >= 0 and s.row[other] != here:
-            there = s.row[other]
-            put_cluster(g, s, one, part, there)
-            put_cluster(g, s, two, part, here)
-            return s.count[0] > 0
-    return False
+        if device != s.row[group] and moves_with(g, group, part):
+            largest = max(3.0, min(MOST_BALL, len(s.row) / 2.0))
+            put_ball(g, s, group, part, device, np.int64(np.exp(share(s) * np.log(largest))) + 1)
+    elif kind == SWAP:
+        exchange(g, s, first + below(s, last - first), part, first, last)
+    else:
+        one = first + below(s, last - first)
+        group = any_of(g, s, one, part)
+        if group >= 0:
+            put_cluster(g, s, one, part, target_of(g, s, group))
+    return s.count[0] > 0
 
 
 @plain
