@@ -1,0 +1,231 @@
+"""The default planner, and what it is made of."""
+
+import random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import placewright as pw
+from placewright.auto import Auto, AutoParams
+from placewright.balance import Balance
+from placewright.decisions import Decisions
+from placewright.errors import InputError
+from placewright.exact.brute_force import BruteForce
+from placewright.levels import Ties, by_structure, coarser, dense, singles, stretches
+from placewright.problem import Forbid, Pin, Problem, Separate
+from placewright.relief import Relief, Roles
+from placewright.search import run_search
+from placewright.sim import Simulator
+from placewright.sim.load_search import LoadAnnealer, Schedule, contract
+from placewright.sim.lower import lower
+from placewright.stop import Evaluations
+from placewright.testing import PlacerContract, small_machine, small_problem
+from placewright.wander import Wander
+from tests.strategies import random_problem
+
+
+class TestAuto(PlacerContract):
+    def placer(self, problem):
+        return Auto()
+
+
+class TestAutoThatWalks(PlacerContract):
+    """With nothing enumerated, so that walks and annealing do the work."""
+
+    budget = Evaluations(3000)
+
+    def placer(self, problem):
+        return Auto(AutoParams(enumerate_most=0))
+
+
+def generated(seed: int, ops: int, **changes) -> Problem:
+    """A random problem whose persistent bytes are not plainly too many."""
+    for k in range(100):
+        try:
+            problem = random_problem(random.Random(100 * seed + k), ops)[0].replace(**changes)
+            problem.check_memory()
+        except pw.InfeasibleError:
+            continue
+        return problem
+    raise AssertionError("a hundred problems in a row do not fit")
+
+
+def optimum(problem: Problem):
+    return run_search(problem, BruteForce(), None)
+
+
+@pytest.mark.parametrize("objective", ["step", "max_load", "throughput"])
+@pytest.mark.parametrize("seed", range(12))
+def test_walks_find_the_optimum_of_small_problems(seed, objective):
+    """As good as brute force, without trying everything: on seven operations, within 4,000 evaluations."""
+    problem = generated(seed, 7, objective=objective)
+    best = optimum(problem)
+    found = run_search(problem, Auto(AutoParams(enumerate_most=0)), Evaluations(4000), seed=1)
+    assert found.outcome.rank <= best.outcome.rank
+
+
+def test_everything_is_tried_where_that_is_little():
+    """A tiny problem is enumerated, its optimum proved, and the search ends."""
+    problem = small_problem("ready", devices=2)
+    result = run_search(problem, Auto(), Evaluations(100_000))
+    assert result.ended == "finished"
+    assert result.value_s == optimum(problem).value_s
+    assert result.gap == 0
+
+
+def test_the_same_evaluations_give_the_same_placement_of_a_larger_problem():
+    """Two walks on two threads do not make a result depend on timing."""
+    problem = Problem(pw.zoo.load("layered/1"), pw.machine("k40x2"))
+    one, two = (run_search(problem, Auto(), Evaluations(20_000), seed=5) for _ in range(2))
+    assert one.placement == two.placement
+    assert one.evaluations == two.evaluations <= 20_000
+
+
+def test_memory_is_met_by_moving_bytes():
+    """Where no device holds everything, the answer fits, and parameters are where there is room."""
+    problem = small_problem().replace(machine=small_machine(3, bytes_each=9000))
+    result = run_search(problem, Auto(AutoParams(enumerate_most=0)), Evaluations(2000), seed=0)
+    assert result.feasible
+    assert all(s.outcome.reason == "memory" for s in _singles(problem))
+
+
+def _singles(problem):
+    return [run_search(problem, pw.make_placer(f"single:{d.name}", problem)) for d in problem.machine.devices]
+
+
+def test_separations_hold_in_walks():
+    """Every placement asked keeps apart what must be, though walks change clusters at a time."""
+    problem = small_problem().replace(constraints=(Separate(("a", "b")), Pin(("loss",), ("cpu:0",))))
+    result = run_search(problem, Auto(AutoParams(enumerate_most=0)), Evaluations(3000), seed=2)
+    problem.check(result.placement)
+    assert result.value_s == optimum(problem).value_s
+
+
+def test_params_name_the_field_and_the_range():
+    """A value out of range is refused."""
+    with pytest.raises(InputError, match="enumerate_most"):
+        AutoParams(enumerate_most=-1)
+
+
+# ---- max_load by increments ------------------------------------------------------------------------
+
+
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 10**6), steps=st.integers(0, 300))
+def test_loads_by_increments_are_those_of_the_simulator(seed, steps):
+    """After any number of moves, the load that increments give is that of the whole, to the picosecond."""
+    problem = generated(seed, 12, objective="max_load", constraints=())
+    units = contract(problem, lower(problem), np.arange(problem.n_groups))
+    start = np.array([row.argmax() for row in problem.choices], np.int64)
+    value, places = LoadAnnealer(units, seed).run(start, Schedule(steps, 0.5, 1e-3, 3))
+    outcome = Simulator(problem, 1).simulate([problem.placement(problem.lift(places))])[0]
+    if outcome.value_ps is None:
+        assert value == np.iinfo(np.int64).max  # no route
+    else:
+        assert value == outcome.value_ps
+
+
+def test_balance_keeps_to_its_budget():
+    """No more placements are valued than allowed, and they are counted."""
+    problem = generated(3, 30, objective="max_load", constraints=())
+    balance = Balance(problem, lower(problem), Ties.of(problem), np.random.default_rng(0))
+    balance.begin([np.array([row.argmax() for row in problem.choices], np.int64)])
+    balance.round(1000)
+    assert balance.valued == 1000
+
+
+# ---- levels ----------------------------------------------------------------------------------------
+
+
+def test_levels_nest_and_cover():
+    """Each level by heavy edges joins clusters of the one before; every group is in one cluster."""
+    problem = Problem(pw.zoo.load("layered/2"), pw.machine("k40x2"))
+    levels = coarser(problem, Ties.of(problem), np.random.default_rng(0), 4)
+    assert levels
+    before = np.arange(problem.n_groups)
+    for level in levels:
+        pairs = np.unique(np.stack([before, level.label], 1), axis=0)
+        assert len(pairs) == before.max() + 1
+        start, group = level.members
+        assert sorted(group.tolist()) == list(range(problem.n_groups))
+        assert start[-1] == problem.n_groups
+        before = level.label
+
+
+def test_coarsening_within_parts_never_joins_two():
+    """With `within`, no cluster has groups of two parts."""
+    problem = Problem(pw.zoo.load("layered/2"), pw.machine("k40x2"))
+    part = np.random.default_rng(1).integers(0, 3, problem.n_groups)
+    for level in coarser(problem, Ties.of(problem), np.random.default_rng(0), 6, part):
+        pairs = np.unique(np.stack([level.label, part], 1), axis=0)
+        assert len(pairs) == level.n_clusters
+
+
+def test_a_heavy_edge_is_joined_before_light_ones():
+    """Two groups that share much more than others end up together first."""
+    problem = small_problem()
+    ties = Ties(np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([1e-6, 1.0, 1e-6]))
+    from placewright.levels import heavy_edges
+
+    label = heavy_edges(ties, np.ones(4), 10.0, np.random.default_rng(0))
+    assert label[1] == label[2]
+    assert problem.n_groups > 0
+
+
+def test_structure_gives_scopes_and_stretches_cut_evenly():
+    """The two branches of the small problem are a level, and stretches are consecutive."""
+    problem = small_problem()
+    names = {level.name for level in by_structure(problem)}
+    assert "scopes/1" in names
+    (level,) = stretches(problem, (2,))
+    assert (np.diff(level.label) >= 0).all()
+    assert singles(problem).n_clusters == problem.n_groups
+    assert dense(np.array([7, 3, 7])).tolist() == [0, 1, 0]
+
+
+# ---- relief ----------------------------------------------------------------------------------------
+
+
+def test_relief_streams_until_it_fits():
+    """Parameters leave a pool that is too full, and the attempts end once the simulator is content."""
+    problem = small_problem().replace(machine=small_machine(2, bytes_each=14_000), constraints=(Forbid(("loss",), ("cpu:0",)),))
+    decisions, roles = Decisions(problem), Roles(problem)
+    relief = Relief(decisions, roles, singles(problem))
+    row = np.where(problem.choices[:, 1], 1, 0)
+    attempts = relief.attempts(row, "stream")
+    now, outcomes = next(attempts), []
+    simulator = Simulator(problem, 1)
+    while True:
+        outcomes.append(simulator.simulate([problem.placement(problem.lift(now))])[0])
+        try:
+            now = attempts.send(outcomes[-1])
+        except StopIteration:
+            break
+    assert not outcomes[0].feasible
+    assert outcomes[-1].feasible
+    assert (now[roles.keeps] == 0).any()
+
+
+# ---- walks -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6))
+def test_a_walk_says_of_its_best_place_what_the_simulator_says(seed):
+    """The best place of a walk has the value and the bytes over that a simulation from scratch gives."""
+    problem = generated(seed, 10)
+    decisions = Decisions(problem)
+    wander = Wander(decisions, lower(problem), [singles(problem)], Ties.of(problem), np.random.default_rng(seed))
+    try:
+        start = decisions.settle(np.array([row.argmax() for row in problem.choices], np.int64), fit=False)
+    except pw.PlacewrightError:
+        return  # separations leave no device by this way
+    wander.begin([start])
+    for place in wander.go(400):
+        placement = problem.placement(problem.lift(place.row), windows_bytes=place.windows)
+        outcome = Simulator(problem, 1).simulate([placement])[0]
+        if outcome.value_ps is not None:
+            assert (place.value, place.over) == (outcome.value_ps, sum(outcome.over_bytes))
+    assert wander.simulated <= 400
