@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from placewright.costs import Costs
 from placewright.errors import InfeasibleError, InputError, UnknownNameError
-from placewright.heuristics.bundles import Bundles, Filling
+from placewright.heuristics.bundles import Bundles
 from placewright.heuristics.critical_path import (
     ORDERED_METHODS,
     PARTITIONERS,
@@ -19,6 +19,7 @@ from placewright.heuristics.critical_path import (
     MayerParams,
     partitions,
 )
+from placewright.heuristics.filling import Filling
 from placewright.heuristics.longest_paths import cut_longest_paths
 from placewright.heuristics.paths import Paths
 from placewright.heuristics.ready_order import ORDERS
@@ -488,6 +489,13 @@ def twin_msr(problem, devices):
             become_ready(v, 0.0)
     now = 0.0
     while True:
+        while events and min(events)[0] == now:
+            _, _, u, readers = events.pop(events.index(min(events)))
+            if readers is None:
+                busy[devices[u]] = False
+                end(u, now)
+            else:
+                reach(u, readers, now)
         for d in range(problem.n_devices):
             if ready[d] and not busy[d]:
                 v = min(ready[d], key=lambda v: (-score(v), -to_end[v], v))
@@ -498,13 +506,6 @@ def twin_msr(problem, devices):
         if not events:
             return started
         now = min(events)[0]
-        while events and min(events)[0] == now:
-            _, _, u, readers = events.pop(events.index(min(events)))
-            if readers is None:
-                busy[devices[u]] = False
-                end(u, now)
-            else:
-                reach(u, readers, now)
 
 
 @settings(max_examples=80, deadline=None)

@@ -19,7 +19,8 @@ from placewright.heuristics.layers import (
     equal_layers,
 )
 from placewright.heuristics.modules import Modules, layers_of
-from placewright.heuristics.parts import accelerators, spread, weight_of
+from placewright.heuristics.parts import spread, weight_of
+from placewright.heuristics.settling import accelerators
 from placewright.machine import Channel, Device, Machine, Pool, Route
 from placewright.operations import Operation, Tensor, build_graph
 from placewright.problem import Colocate, Forbid, Pin, Problem, Separate

@@ -22,7 +22,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.errors import UnknownNameError
-from placewright.heuristics.bundles import Bundles, Filling
+from placewright.heuristics.bundles import Bundles
+from placewright.heuristics.filling import Filling
 from placewright.heuristics.longest_paths import cut_longest_paths
 from placewright.heuristics.paths import Paths
 from placewright.heuristics.ready_order import ORDERS

@@ -20,7 +20,8 @@ from placewright.errors import InputError, UnknownNameError
 from placewright.graph import FORWARD
 from placewright.heuristics.device_map import Module, Room, device_map, homes, modules_of
 from placewright.heuristics.modules import Modules, layers_of
-from placewright.heuristics.parts import UNKNOWN, accelerators, host_of, settled, spread, weight_of
+from placewright.heuristics.parts import UNKNOWN, spread, weight_of
+from placewright.heuristics.settling import accelerators, host_of, settled
 from placewright.heuristics.trivial import OneShot
 from placewright.problem import Problem
 

@@ -1,4 +1,4 @@
-"""Parts of a network: from a label on some operations, a device for every group.
+"""Parts of a network: from labels on some operations, a label for every one.
 
 What rules about modules have in common. A rule labels the operations of the modules that it speaks of; the others
 follow: a glue operation what it reads, an input what reads it, a backward operation its forward, a parameter its
@@ -10,55 +10,10 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placewright.decisions import Decisions
 from placewright.graph import BACKWARD, FORWARD, PARAMETER, STORE, UPDATE, Bools, Longs, OpGraph
-from placewright.problem import Problem
 
 UNKNOWN = -1
-
-
-def accelerators(problem: Problem) -> list[int]:
-    """Devices that stage no others' copies; all devices where each is a host."""
-    devices = problem.machine.devices
-    return [d for d, device in enumerate(devices) if not device.is_host] or list(range(len(devices)))
-
-
-def host_of(problem: Problem, device: int) -> int | None:
-    """The device that stages the copies of another, if there is one."""
-    host = problem.machine.devices[device].host
-    return None if host is None or host == problem.machine.devices[device].name else problem.machine.device(host)
-
-
-def settled(problem: Problem, wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The device of every group: where it is wanted, unless a rule or a full pool keeps it off.
-
-    Groups are settled by falling size, so that small ones give way. What has no room is with the host, from where
-    weights are streamed; what may not be there is on the accelerator that is fastest for it. Else any device will do.
-    """
-    made = Decisions(problem)
-    groups = np.arange(problem.n_groups)
-    used = np.zeros(len(made.capacity), np.int64)
-    np.add.at(used, made.pool_of[wanted], made.bytes[groups, made.pool_of[wanted]])
-    if not problem.separated and problem.choices[groups, wanted].all() and (used <= made.capacity).all():
-        return wanted
-    cards = accelerators(problem)
-    attempt = made.assignment()
-    tied = np.diff(made.apart[0]) > 0
-    for g in np.lexsort((groups, -made.bytes.max(axis=1, initial=0), ~tied)).tolist():
-        allowed = attempt.allowed(g)
-        if not allowed.any():
-            raise attempt.stuck(g)
-        fits = allowed & attempt.fits(g)
-        open_to = np.flatnonzero(fits if fits.any() else allowed).tolist()
-        d = int(wanted[g])
-        if d not in open_to:
-            better = [host_of(problem, d)] if allowed[d] else cards
-            seconds = made.seconds[g].tolist()
-            d = min(open_to, key=lambda other: (other not in better, seconds[other], other))
-        attempt.put(g, d)
-    return attempt.devices
 
 
 def weights(graph: OpGraph) -> Bools:
@@ -66,9 +21,9 @@ def weights(graph: OpGraph) -> Bools:
     used = graph.in_tensor[(graph.phase[graph.read_op] == FORWARD) | (graph.phase[graph.read_op] == BACKWARD)]
     found = np.zeros(graph.n_ops, bool)
     found[graph.tensor_op[used]] = True
-    kept = np.zeros(graph.n_ops, bool)  # read by nothing, or by updates alone
-    kept[graph.tensor_op[graph.in_tensor]] = True
-    result: Bools = (graph.phase == PARAMETER) & (found | ~kept)
+    read = np.zeros(graph.n_ops, bool)
+    read[graph.tensor_op[graph.in_tensor]] = True
+    result: Bools = (graph.phase == PARAMETER) & (found | ~read)
     return result
 
 

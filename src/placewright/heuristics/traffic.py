@@ -7,7 +7,8 @@ import math
 import numpy as np
 
 from placewright.graph import Longs
-from placewright.heuristics.bundles import Bundles, Filling
+from placewright.heuristics.bundles import Bundles
+from placewright.heuristics.filling import Filling
 from placewright.heuristics.paths import Paths
 
 Row = list[tuple[int, list[int]]]
