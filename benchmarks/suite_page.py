@@ -158,6 +158,26 @@ def method_table(rows: Sequence[Row]) -> list[str]:
     return table(["problem", *(f">{method}" for method in methods)], lines)
 
 
+def overview(rows: Sequence[Row]) -> list[str]:
+    """One line for every method: how often it is the best, near it or feasible, and what it takes."""
+    methods = list(dict.fromkeys(m for row in rows for m in row.cells if m not in (BOUND, TRUTH)))
+    lines = []
+    for method in methods:
+        tried = [row for row in rows if method in row.methods]
+        shares = [row.rank(method)[1] / row.rank(row.methods[0])[1] - 1 for row in tried if not row.rank(method)[0]]
+        cells = [row.cells[method] for row in tried]
+        rates = [cell["evaluations"] / cell["seconds"] for cell in cells if cell["seconds"]]
+        lines.append([
+            method, str(len(tried)), str(len(shares)), str(sum(share <= NEAR for share in shares)),
+            f"{100 * statistics.median(shares):.1f}" if shares else "-",
+            f"{statistics.median(cell['seconds'] for cell in cells):.2f}" if cells else "-",
+            f"{statistics.median(rates):,.0f}" if rates else "-",
+        ])  # fmt: skip
+    lines.sort(key=lambda line: (-int(line[3]), -int(line[2]), line[0]))
+    titles = ["method", ">placed", ">of these feasible", ">within 0.5 % of the best", ">median % above the best"]
+    return table([*titles, ">median seconds", ">median evaluations/s"], lines)
+
+
 def summary(rows: Sequence[Row]) -> list[str]:
     """What the tables say, in sentences."""
     compared = [row for row in rows if row.versus is not None]
@@ -262,7 +282,7 @@ def write(page: Path, records: Sequence[Record], count: int) -> None:
             body = small(rows, count)
         else:
             body = [*summary(rows), "", *main_table(rows), *(published(rows) if suite == "tarnawski" else [])]
-            body += ["", "Percent above the best of all methods:", "", *method_table(rows)]
+            body += ["", *overview(rows), "", "Percent above the best of all methods:", "", *method_table(rows)]
         start, end = f"<!-- {suite}: begin -->", f"<!-- {suite}: end -->"
         if start not in text or end not in text:
             raise SystemExit(f"{page} has no marks {start} and {end}; add them where the tables are to be")
