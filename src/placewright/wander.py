@@ -17,8 +17,8 @@ from placewright.decisions import Decisions
 from placewright.graph import Longs
 from placewright.levels import Level, Ties
 from placewright.relief import Row
+from placewright.sim.changes import ALL, BALL, HELD, MOVE, STRETCH, SWAP, WORK
 from placewright.sim.lower import Lowered
-from placewright.sim.walk import ALL, BALL, HELD, MOVE, STRETCH, SWAP, WORK
 from placewright.sim.walks import WINDOW, Ground, Kind, Place, Walk, run_walks
 
 COLD = 1e-5

@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from placewright.problem import OBJECTIVES, Problem
 from placewright.sim import walk
+from placewright.sim.changes import ALL, MAX_LOAD, STEP, SWAP, THROUGHPUT, WINDOW, Terrain, Walker
 from placewright.sim.entries import stamp_of_sources
 from placewright.sim.jit import entry
 from placewright.sim.lower import Lowered
-from placewright.sim.walk import MAX_LOAD, STEP, SWAP, THROUGHPUT, WINDOW, Terrain, Walker
 from placewright.sim.work import make_work
 
 Rows = NDArray[np.int64]
@@ -23,9 +23,9 @@ _OBJECTIVE = dict(zip(OBJECTIVES, (STEP, MAX_LOAD, THROUGHPUT), strict=True))
 
 
 def _entry(stamp: int) -> Any:
-    def go(p, w, g, s, priorities, steps, hot, cold):  # type: ignore[no-untyped-def]
+    def go(p, w, g, s, priorities):  # type: ignore[no-untyped-def]
         """Walk; returns the stamp."""
-        walk.walk(p, w, g, s, priorities, steps, hot, cold)
+        walk.walk(p, w, g, s, priorities)
         return stamp
 
     return entry(go)
@@ -39,7 +39,7 @@ class Kind:
     """A kind of change: `MOVE`, `SWAP`, `STRETCH` or `WINDOW`, of what part, over which clusters."""
 
     kind: int
-    part: int = walk.ALL
+    part: int = ALL
     level: int = -1
 
 
@@ -157,6 +157,7 @@ class Walk:
             tries=np.zeros(kinds),
             gains=np.zeros(kinds),
             before=np.zeros(pools, np.int64),
+            pace=np.zeros(3),
             now=np.zeros(2, np.int64),
             best=np.zeros(2, np.int64),
             random=np.array([seed | 1], np.uint64),
@@ -183,7 +184,8 @@ class Walk:
         s = self._state
         s.tries[:] *= 0.9
         s.gains[:] *= 0.9
-        _go(self.ground.lowered, self._work, self.ground.terrain, s, self._priorities, steps, hot, cold)
+        s.pace[:] = steps, hot, cold
+        _go(self.ground.lowered, self._work, self.ground.terrain, s, self._priorities)
         return Place(s.best_row.copy(), s.best_windows.copy(), int(s.best[0]), int(s.best[1]))
 
     @property
