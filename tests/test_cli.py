@@ -24,7 +24,8 @@ from placewright.problem import DISCIPLINES, OBJECTIVES
 
 MIB = 1 << 20
 ANSWER_KEYS = [
-    "method", "graph", "machine", "objective", "discipline", "value_s", "bound_s", "bound_by", "gap", "feasible", "reason",
+    "method", "graph", "machine", "objective", "discipline", "value_s", "bound_s", "bound_by", "gap", "feasible",
+    "reason",
     "detail", "peak_bytes", "over_bytes", "device_busy_s", "channel_busy_s", "transfers", "parallelism",
     "measured_share", "seconds", "evaluations", "evaluations_per_s", "seed", "ended",
 ]  # fmt: skip

@@ -37,7 +37,9 @@ class Classes:
     granule: Longs
     """(P,) the least granule of a set."""
     apart: Bools
-    """(K, K) whether no two devices of the classes share a pool."""
+    """(K, K) whether no two devices of the classes share a pool; a device shares its own."""
+    twins_apart: Bools
+    """(K,) whether no two different devices of the class share a pool; no where there is but one."""
     reached: Bools
     """(K, K) whether any route leads from one to the other."""
     latency_s: Floats
@@ -72,6 +74,7 @@ def classes_of(problem: Problem, lowered: Lowered, most: int) -> Classes:
         capacity=capacity,
         granule=granule,
         apart=ways.apart,
+        twins_apart=_twins_apart(of, pool_of),
         reached=reached,
         latency_s=np.where(reached, ways.latency_s, 0.0),
         bytes_per_s=np.where(reached, ways.bytes_per_s, np.inf),
@@ -112,6 +115,15 @@ def _coarser(problem: Problem, of: Ints, most: int) -> Ints:
     for k, part in enumerate(np.array_split(order, most)):
         joined[part] = k
     return _numbered(joined[of].tolist())
+
+
+def _twins_apart(of: Ints, pool_of: NDArray[np.int64]) -> Bools:
+    """Whether the devices of each class are two or more, each with a pool of its own."""
+    apart = np.zeros(int(of.max()) + 1, bool)
+    for k in range(len(apart)):
+        pools = pool_of[of == k]
+        apart[k] = len(pools) > 1 and len(np.unique(pools)) == len(pools)
+    return apart
 
 
 def _sets(of: Ints, pool_of: NDArray[np.int64]) -> Ints:

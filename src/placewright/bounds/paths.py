@@ -9,9 +9,13 @@ from numpy.typing import NDArray
 
 from placewright.bounds.relaxed import Relaxed, Row
 from placewright.graph import Longs
-from placewright.sim.bounding import earliest_ends, shortest_rests, window_table, window_work
+from placewright.sim.bounding import earliest_ends, window_table, window_work
 from placewright.sim.lower import NEVER
 
+NEAR = 64
+"""Operations that are looked at before, and after, every operation."""
+MOST_LOOKS = 60_000_000
+"""Operations times classes, times pairs of places, times NEAR; with more operations fewer are looked at."""
 GRID = 12
 MOST_STEPS = 60_000_000
 """Operations times classes times windows that are looked at; with more operations there are fewer windows."""
@@ -19,27 +23,41 @@ MOST_STEPS = 60_000_000
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """(n, K): before its end, and after it, a step with operation i on class k takes that long at least."""
+    """(n, K): operation i on class k starts no sooner than `head`, and after its end a step goes on for `rest`.
 
-    end: Longs
+    NEVER where it cannot be.
+    """
+
+    cost: Longs
+    head: Longs
     rest: Longs
 
     @property
     def whole(self) -> Longs:
         """(n,) how long a step takes at least by each operation, wherever it is; NEVER: it can be nowhere."""
-        never = (self.end == NEVER) | (self.rest == NEVER)
-        found: Longs = np.where(never, NEVER, self.end + np.where(never, 0, self.rest)).min(axis=1, initial=NEVER)
+        never = (self.head == NEVER) | (self.rest == NEVER)
+        parts = (np.where(never, 0, part) for part in (self.head, self.cost, self.rest))
+        found: Longs = np.where(never, NEVER, sum(parts)).min(axis=1, initial=NEVER)
         return found
+
+    @property
+    def known(self) -> tuple[Longs, Longs]:
+        """Heads and rests with 0 for NEVER."""
+        return np.where(self.head == NEVER, 0, self.head), np.where(self.rest == NEVER, 0, self.rest)
 
 
 def heads(relaxed: Relaxed) -> Heads:
-    """Earliest ends and shortest rests of all operations."""
-    end = np.zeros(relaxed.cost_ps.shape, np.int64)
-    rest = np.zeros(relaxed.cost_ps.shape, np.int64)
-    arrival = np.zeros((relaxed.problem.graph.n_tensors, relaxed.n_classes), np.int64)
-    earliest_ends(relaxed.facts, end, arrival)
-    shortest_rests(relaxed.facts, rest)
-    return Heads(end, rest)
+    """Earliest starts and shortest rests of all operations."""
+    n, classes = relaxed.cost_ps.shape
+    most = min(NEAR, MOST_LOOKS // max(1, n * classes * (classes + 1) ** 2))
+    sides = []
+    for forward in (True, False):
+        end = np.zeros((n, classes), np.int64)
+        scratch = (np.zeros((n, classes + 1), np.int64), *(np.zeros(size, np.int64) for size in (n, max(1, most), n)))
+        earliest_ends(relaxed.flow(forward=forward), most, end, scratch)
+        end = end if forward else end[::-1]
+        sides.append(np.where(end == NEVER, NEVER, end - np.where(end == NEVER, 0, relaxed.cost_ps)))
+    return Heads(relaxed.cost_ps, sides[0], sides[1])
 
 
 @dataclass(frozen=True)
@@ -57,23 +75,20 @@ def best_window(relaxed: Relaxed, times: Heads, weights: NDArray[np.float64], bo
     A step of T leaves each device T - after - before in the window. What must run in it, weighted, is at most what
     devices have there, so T is at least after + before + work / (sum of weights). `bound_ps` must hold already.
     """
-    groups = relaxed.facts.cost_ps
-    most = float(np.where(groups == NEVER, 0, groups).max(axis=1, initial=0).astype(np.float64).sum())
+    most = float(np.where(times.cost == NEVER, 0, times.cost).max(axis=1, initial=0).astype(np.float64).sum())
     whole = np.floor(weights * 2.0 ** np.clip(61 - np.frexp(max(most, 1.0))[1], 0, 30)).astype(np.int64)
     speed = int((whole * relaxed.classes.size).sum())
     best = Window(0, 0, bound_ps)
     if speed <= 0:
         return best
-    cost = np.where(groups == NEVER, 0, groups)
-    head = np.where(times.end == NEVER, 0, times.end - cost)
-    rest = np.where(times.rest == NEVER, 0, times.rest)
+    head, rest = times.known
     scratch = np.zeros(relaxed.n_classes, np.int64)
     windows = _grid(relaxed, head, rest)
     for after, before in windows:
         length = best.bound_ps - after - before
         if length <= 0:
             continue
-        work = int(window_work(relaxed.facts, head, rest, whole, after, before, length, scratch))
+        work = int(window_work(relaxed.members, head, rest, whole, after, before, length, scratch))
         proved = after + before - (-work // speed)
         if proved > best.bound_ps:
             best = Window(after, before, proved)
@@ -97,12 +112,10 @@ def _grid(relaxed: Relaxed, head: Longs, rest: Longs) -> list[tuple[int, int]]:
 
 def window_rows(relaxed: Relaxed, times: Heads, window: Window) -> list[Row]:
     """Loads of devices within a window, each with the time outside of it."""
-    cost = np.where(relaxed.cost_ps == NEVER, 0, relaxed.cost_ps)
-    head = np.where(times.end == NEVER, 0, times.end - cost)
-    rest = np.where(times.rest == NEVER, 0, times.rest)
+    head, rest = times.known
     table = np.zeros(relaxed.allowed.shape, np.int64)
     length = window.bound_ps - window.after - window.before
-    window_table(relaxed.facts, head, rest, window.after, window.before, length, table)
+    window_table(relaxed.members, head, rest, window.after, window.before, length, table)
     return [
         Row(f"devices {k} between", window.after + window.before, {k: table[:, k] / int(relaxed.classes.size[k])})
         for k in range(relaxed.n_classes)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,26 +26,31 @@ MOST_PAIR_COSTS = 16_000_000
 """Links times pairs of classes; where there were more, unlike devices are joined."""
 
 
-class Facts(NamedTuple):
-    """What the kernels read."""
+class Flow(NamedTuple):
+    """What the kernel of earliest ends reads; see `Relaxed.flow`."""
 
     cost_ps: Longs
-    allowed: Bools
     group: Ints
-    group_start: Ints
-    group_op: Ints
-    in_start: Ints
-    in_tensor: Ints
-    after_start: Ints
-    after_op: Ints
-    out_start: Ints
-    maker: Ints
+    edge_start: Ints
+    edge_op: Ints
+    edge_tensor: Longs
     raw_bytes: Floats
     transfer_ps: Longs
     apart: Bools
+    twins_apart: Bools
     reached: Bools
     latency_s: Floats
     bytes_per_s: Floats
+    size: Ints
+
+
+class Members(NamedTuple):
+    """What the kernels of windows read."""
+
+    cost_ps: Longs
+    allowed: Bools
+    group_start: Ints
+    group_op: Ints
 
 
 def summed(labels: NDArray[np.integer], values: NDArray[np.generic], count: int) -> Floats:
@@ -144,29 +149,43 @@ class Relaxed:
         return -(-sizes // granule) * granule
 
     @cached_property
-    def facts(self) -> Facts:
-        """For the kernels."""
-        graph, groups, classes = self.problem.graph, self.problem.groups, self.classes
-        start = np.zeros(self.problem.n_groups + 1, np.int32)
-        np.cumsum(np.bincount(groups, minlength=self.problem.n_groups), out=start[1:])
-        return Facts(
-            cost_ps=self.cost_ps,
-            allowed=self.allowed,
-            group=groups,
-            group_start=start,
-            group_op=np.argsort(groups, kind="stable").astype(np.int32),
-            in_start=graph.in_start,
-            in_tensor=graph.in_tensor,
-            after_start=graph.after_start,
-            after_op=graph.after_op,
-            out_start=graph.out_start,
-            maker=graph.tensor_op,
+    def members(self) -> Members:
+        """The operations of every group."""
+        groups, count = self.problem.groups, self.problem.n_groups
+        start = np.zeros(count + 1, np.int32)
+        np.cumsum(np.bincount(groups, minlength=count), out=start[1:])
+        return Members(self.cost_ps, self.allowed, start, np.argsort(groups, kind="stable").astype(np.int32))
+
+    def flow(self, *, forward: bool) -> Flow:
+        """Operations in an order in which each comes after what it waits for; backward, with time turned round."""
+        graph, classes, n = self.problem.graph, self.classes, self.problem.n_ops
+        later = np.concatenate([graph.read_op, np.repeat(np.arange(n, dtype=np.int32), np.diff(graph.after_start))])
+        earlier = np.concatenate([graph.tensor_op[graph.in_tensor], graph.after_op])
+        tensor = np.concatenate([graph.in_tensor.astype(np.int64), np.full(len(graph.after_op), -1)])
+        if not forward:
+            later, earlier = n - 1 - earlier, n - 1 - later
+        order = np.argsort(later, kind="stable")
+        start = np.zeros(n + 1, np.int32)
+        np.cumsum(np.bincount(later, minlength=n), out=start[1:])
+        by_op = slice(None) if forward else slice(None, None, -1)
+
+        def turned(table: NDArray[Any]) -> NDArray[Any]:
+            return np.ascontiguousarray(table if forward else table.T)
+
+        return Flow(
+            cost_ps=np.ascontiguousarray(self.cost_ps[by_op]),
+            group=np.array(self.problem.groups[by_op]),
+            edge_start=start,
+            edge_op=earlier[order].astype(np.int32),
+            edge_tensor=tensor[order],
             raw_bytes=self.lowered.raw_bytes,
             transfer_ps=self.lowered.transfer_ps,
-            apart=classes.apart,
-            reached=classes.reached,
-            latency_s=classes.latency_s,
-            bytes_per_s=classes.bytes_per_s,
+            apart=turned(classes.apart),
+            twins_apart=classes.twins_apart,
+            reached=turned(classes.reached),
+            latency_s=turned(classes.latency_s),
+            bytes_per_s=turned(classes.bytes_per_s),
+            size=classes.size,
         )
 
     # Reads and links

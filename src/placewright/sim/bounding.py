@@ -16,87 +16,154 @@ import numpy as np
 from placewright.sim.jit import entry, inline
 from placewright.sim.lower import NEVER, PICO
 
+STEPS = 16
+"""Times that a start is moved on; each proves a little more."""
+
 
 @inline
-def _lasts(t: Any, a: Any, b: Any, raw_bytes: Any, transfer_ps: Any, latency_s: Any, rate: Any) -> Any:
-    """Picoseconds of the transfer of a tensor between two classes at least."""
-    if transfer_ps[t] >= 0:
-        return transfer_ps[t]
-    return np.int64(np.rint((latency_s[a, b] + raw_bytes[t] / rate[a, b]) * PICO))
+def _lasts(p: Any, t: Any, here: Any, there: Any, main: Any) -> Any:
+    """Picoseconds of a tensor between two places at least, NEVER where no route leads; t of -1 is order alone.
 
-
-@entry
-def earliest_ends(p: Any, end: Any, arrival: Any) -> None:
-    """Fill `end` (n, K) and `arrival` (T, K): no operation of a class ends, no tensor is at a class, before that.
-
-    NEVER says that it cannot be there at all.
+    Place 0 is one device, of class `main`; place 1 + k is any other device of class k.
     """
-    n, classes = p.cost_ps.shape
-    for i in range(n):
-        group = p.group[i]
-        for k in range(classes):
-            begin = np.int64(0) if p.cost_ps[i, k] < NEVER else NEVER
-            for e in range(p.in_start[i], p.in_start[i + 1]):
-                t = p.in_tensor[e]
-                maker = p.maker[t]
-                begin = max(begin, end[maker, k] if p.group[maker] == group else arrival[t, k])
-            for e in range(p.after_start[i], p.after_start[i + 1]):
-                j = p.after_op[e]
-                soonest = end[j, k]
-                if p.group[j] != group:
-                    for other in range(classes):
-                        soonest = min(soonest, end[j, other])
-                begin = max(begin, soonest)
-            end[i, k] = begin + p.cost_ps[i, k] if begin < NEVER else NEVER
-        for t in range(p.out_start[i], p.out_start[i + 1]):
-            for k in range(classes):
-                best = end[i, k]
-                for other in range(classes):
-                    if other != k and end[i, other] < best:
-                        lasts = np.int64(0)
-                        if p.apart[other, k]:
-                            if not p.reached[other, k]:
+    if here == there or t < 0:
+        return np.int64(0)
+    a = main if here == 0 else here - 1
+    b = main if there == 0 else there - 1
+    if (a == b and not p.twins_apart[a]) or (a != b and not p.apart[a, b]):
+        return np.int64(0)
+    if not p.reached[a, b]:
+        return NEVER
+    if p.transfer_ps[t] >= 0:
+        return p.transfer_ps[t]
+    return np.int64(np.rint((p.latency_s[a, b] + p.raw_bytes[t] / p.bytes_per_s[a, b]) * PICO))
+
+
+@inline
+def _by_inputs(p: Any, v: Any, k: Any, end: Any) -> Any:
+    """When operation v can start on class k, as far as each of its inputs is concerned by itself."""
+    begin = np.int64(0)
+    for e in range(p.edge_start[v], p.edge_start[v + 1]):
+        u, t = p.edge_op[e], p.edge_tensor[e]
+        soonest = end[u, k]
+        if p.group[u] != p.group[v]:
+            for c in range(end.shape[1]):
+                if c != k and end[u, c] < soonest:
+                    lasts = _lasts(p, t, 1 + c, 1 + k, k)
+                    if lasts < NEVER:
+                        soonest = min(soonest, end[u, c] + lasts)
+        begin = max(begin, soonest)
+    return begin
+
+
+@inline
+def _may(p: Any, u: Any, v: Any, place: Any, k: Any) -> Any:
+    """Whether operation u may be at a place, where place 0 is the device of v, of class k."""
+    if place == 0:
+        return p.cost_ps[u, k] < NEVER
+    return p.cost_ps[u, place - 1] < NEVER and p.group[u] != p.group[v] and (place - 1 != k or p.size[k] > 1)
+
+
+@inline
+def _look_back(p: Any, v: Any, k: Any, most: Any, rest: Any, mark: Any, near: Any) -> Any:
+    """Collect up to `most` operations that v follows, latest first, in `near`; returns how many.
+
+    `rest[u, place]` is the time from the end of u at a place to the start of v at place 0, at least. Places 0 and
+    above are as for `_lasts`. Marks are v + 1, times the classes, plus k: no two calls share one.
+    """
+    places = rest.shape[1]
+    sign = np.int64(v + 1) * (places - 1) + k
+    count, at, floor = 0, v, max(0, v - 8 * most)
+    while True:
+        if at == v or mark[at] == sign:
+            for e in range(p.edge_start[at], p.edge_start[at + 1]):
+                u, t = p.edge_op[e], p.edge_tensor[e]
+                if mark[u] != sign:
+                    mark[u] = sign
+                    for place in range(places):
+                        rest[u, place] = 0
+                for place in range(places):
+                    least = NEVER
+                    if at == v:
+                        if place == 0 or p.group[u] != p.group[v]:
+                            least = _lasts(p, t, place, 0, k)
+                    else:
+                        for other in range(places):
+                            if rest[at, other] == NEVER or not _may(p, at, v, other, k):
                                 continue
-                            lasts = _lasts(t, other, k, p.raw_bytes, p.transfer_ps, p.latency_s, p.bytes_per_s)
-                        best = min(best, end[i, other] + lasts)
-                arrival[t, k] = best
+                            if other != place and p.group[u] == p.group[at]:
+                                continue
+                            lasts = _lasts(p, t, place, other, k)
+                            if lasts < NEVER:
+                                cost = p.cost_ps[at, k if other == 0 else other - 1]
+                                least = min(least, lasts + cost + rest[at, other])
+                    rest[u, place] = max(rest[u, place], least)
+            if at != v:
+                near[count] = at
+                count += 1
+        at -= 1
+        if at < floor or count == most:
+            return count
+
+
+@inline
+def _together(p: Any, v: Any, k: Any, begin: Any, end: Any, rest: Any, near: Any, count: Any, away: Any) -> Any:
+    """When v can start on class k: what cannot be elsewhere in time is on its device, one after the other."""
+    places = rest.shape[1]
+    for a in range(count):  # by falling earliest start on class k, nearly in order already
+        u, b = near[a], a
+        head = end[u, k] - p.cost_ps[u, k] if end[u, k] < NEVER else NEVER
+        while b > 0 and away[near[b - 1]] < head:
+            near[b] = near[b - 1]
+            b -= 1
+        near[b] = u
+        away[u] = head
+    for a in range(count):
+        u = near[a]
+        away[u] = NEVER
+        for place in range(1, places):
+            if rest[u, place] < NEVER and end[u, place - 1] < NEVER and _may(p, u, v, place, k):
+                away[u] = min(away[u], end[u, place - 1] + rest[u, place])
+    for _ in range(STEPS):
+        load, last, needed, soonest = np.int64(0), NEVER, begin, NEVER
+        for a in range(count):
+            u = near[a]
+            if away[u] > begin:
+                soonest = min(soonest, away[u])
+                if end[u, k] == NEVER:
+                    needed = NEVER
+                    continue
+                load += p.cost_ps[u, k]
+                last = min(last, rest[u, 0])
+                needed = max(needed, end[u, k] - p.cost_ps[u, k] + load + last) if last < NEVER else NEVER
+        if needed <= begin:
+            break
+        begin = min(needed, soonest)
+        if begin == NEVER:
+            break
+    return begin
 
 
 @entry
-def shortest_rests(p: Any, rest: Any) -> None:
-    """Fill `rest` (n, K): from the end of an operation on a class, the step goes on for that long at least."""
-    n, classes = p.cost_ps.shape
-    for at in range(n):
-        i = n - 1 - at
-        group = p.group[i]
-        for e in range(p.in_start[i], p.in_start[i + 1]):
-            t = p.in_tensor[e]
-            maker = p.maker[t]
-            for k in range(classes):
-                least = NEVER
-                for other in range(classes):
-                    if p.cost_ps[i, other] == NEVER or rest[i, other] == NEVER:
-                        continue
-                    lasts = np.int64(0)
-                    if other != k:
-                        if p.group[maker] == group:
-                            continue
-                        if p.apart[k, other]:
-                            if not p.reached[k, other]:
-                                continue
-                            lasts = _lasts(t, k, other, p.raw_bytes, p.transfer_ps, p.latency_s, p.bytes_per_s)
-                    least = min(least, lasts + p.cost_ps[i, other] + rest[i, other])
-                rest[maker, k] = max(rest[maker, k], least)
-        for e in range(p.after_start[i], p.after_start[i + 1]):
-            j = p.after_op[e]
-            for k in range(classes):
-                least = NEVER
-                for other in range(classes):
-                    if p.cost_ps[i, other] == NEVER or rest[i, other] == NEVER:
-                        continue
-                    if other == k or p.group[j] != group:
-                        least = min(least, p.cost_ps[i, other] + rest[i, other])
-                rest[j, k] = max(rest[j, k], least)
+def earliest_ends(p: Any, most: Any, end: Any, scratch: Any) -> None:
+    """Fill `end` (n, K): an operation on a class ends no sooner, NEVER if it cannot be there.
+
+    An operation on some device starts when it has what it needs. Of what it follows, whatever could not be
+    elsewhere in time is on its device, where one runs after the other. `most` operations that it follows are looked
+    at, the latest in program order. `scratch` is rest (n, K + 1), mark (n), near (most), away (n).
+    """
+    rest, mark, near, away = scratch
+    n, classes = end.shape
+    for v in range(n):
+        for k in range(classes):
+            if p.cost_ps[v, k] == NEVER:
+                end[v, k] = NEVER
+                continue
+            begin = _by_inputs(p, v, k, end)
+            if most > 0 and begin < NEVER and p.edge_start[v] < p.edge_start[v + 1]:
+                count = _look_back(p, v, k, most, rest, mark, near)
+                begin = _together(p, v, k, begin, end, rest, near, count, away)
+            end[v, k] = begin + p.cost_ps[v, k] if begin < NEVER else NEVER
 
 
 @inline
