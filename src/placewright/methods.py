@@ -14,11 +14,15 @@ from placewright.exact.chain_step import ChainStep
 from placewright.exact.contiguous import Contiguous, ContiguousLinear
 from placewright.exact.pipedream import PipeDream
 from placewright.heuristics.annealing import Annealing
+from placewright.heuristics.baechi import MEtf, MSct, MTopo
 from placewright.heuristics.critical_path import ORDERED_METHODS, SINGLE_METHODS, Mayer
+from placewright.heuristics.data_parallel import NAME as DATA_PARALLEL
 from placewright.heuristics.expert import RULES, Expert, ExpertParams, Published
 from placewright.heuristics.genetic import Genetic
 from placewright.heuristics.layers import DEVICE_MAPS, Accelerate, AccelerateParams, EqualLayers
+from placewright.heuristics.list_scheduling import Cpop, Etf, Heft
 from placewright.heuristics.local_search import HillClimbing, Tabu
+from placewright.heuristics.partition import Metis, MinCut, MtKahypar, Scotch
 from placewright.heuristics.trivial import Random, RoundRobin, Single
 from placewright.problem import Problem
 from placewright.search import Placer, Result, run_search
@@ -42,6 +46,8 @@ NAMED: dict[str, Callable[[], Placer]] = {
     "equal-layers": EqualLayers,
     **{f"accelerate:{rule}": partial(Accelerate, AccelerateParams(rule)) for rule in DEVICE_MAPS},
     **{name: partial(Mayer, params) for name, params in SINGLE_METHODS.items()},
+    **{placer.name: placer for placer in (Heft, Cpop, Etf, MTopo, MEtf, MSct)},
+    **{placer.name: placer for placer in (Scotch, MinCut, Metis, MtKahypar)},
 }
 """Methods that need no argument; `single:DEVICE` is the other kind."""
 PRIORITISED: dict[str, Callable[[], Placer]] = {
@@ -66,6 +72,11 @@ def make_placer(name: str, problem: Problem) -> Placer:
         raise InputError(
             f"method {name!r} orders what is ready, which means nothing under the discipline {problem.discipline}; use "
             f"{name.partition('+')[0]!r}, or the discipline priority"
+        )
+    if name == DATA_PARALLEL:
+        raise InputError(
+            f"{name} is no placement of this graph but one of copies of it, captured at a part of the batch; use "
+            "placewright.data_parallel(graph_of_a_part, machine)"
         )
     if name not in method_names(problem):
         raise UnknownNameError("method", name, method_names(problem))
