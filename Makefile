@@ -4,10 +4,11 @@ VENV ?= .venv
 BIN = $(VENV)/bin
 INSTALLED = $(VENV)/.installed
 
-.PHONY: demo test test-slow test-device check bench format clean
+.PHONY: demo test test-slow test-device check bench breadth format clean
 
 demo: $(INSTALLED)
-	$(BIN)/placewright compare examples/two_towers.json.gz --machine k40x2 --seconds 5
+	$(BIN)/placewright compare nmt-4 --machine k40x4 --seconds 5 \
+	    --methods single:gpu:0,round-robin,random,expert:hdp,equal-layers,hill-climbing,annealing
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not device"
@@ -27,6 +28,10 @@ check: $(INSTALLED)
 
 bench: $(INSTALLED)
 	$(BIN)/python benchmarks/bench_kernel.py
+	$(BIN)/python benchmarks/bench_capture.py
+
+breadth: $(INSTALLED)
+	$(BIN)/python benchmarks/breadth.py --fresh
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .

@@ -323,6 +323,17 @@ def test_a_machine_is_asked_for_before_a_capture(net):
     assert "capturing" not in result.stderr
 
 
+@pytest.mark.parametrize(
+    "options",
+    [("--memory", "gpu:9=4GiB"), ("--memory", "gpu:0"), ("--constraint", "pin"), ("--machine", "nothing")],
+)
+def test_options_are_checked_before_a_capture(net, options):
+    """What is wrong with them does not depend on the model, and a capture may take long."""
+    result = place("plan", f"{net}:make", "--machine", "k40x1", *options)
+    assert result.exit_code == 2
+    assert "capturing" not in result.stderr
+
+
 def test_the_same_command_gives_the_same_graph(tmp_path):
     files = [tmp_path / "a.json", tmp_path / "b.json"]
     for file in files:

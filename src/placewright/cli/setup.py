@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Setup:
-    """A problem, and the workload that it came from."""
+    """A problem, the workload that it came from, and how that was read."""
 
     problem: Problem
     workload: Workload
     path: str
+    recipe: Recipe
 
 
 def set_up(question: Question, recipe: Recipe, out: Output) -> Setup:
@@ -34,24 +35,32 @@ def set_up(question: Question, recipe: Recipe, out: Output) -> Setup:
 
     given = None if question.machine is None else load_machine(question.machine)
     if given is None and not may_bring_machine(question.model):
-        raise _no_machine(question.model)  # now rather than after a capture, which may take long
-    workload = read_model(question.model, recipe, out).workload
-    machine = given or workload.machine
-    if machine is None:
         raise _no_machine(question.model)
+    constraints = tuple(parse_constraint(text) for text in question.constraints)
+    machine = None if given is None else _with_memory(given, question)  # all this before a capture, which may take long
+    workload = read_model(question.model, recipe, out).workload
+    if machine is None:
+        if workload.machine is None:
+            raise _no_machine(question.model)
+        machine = _with_memory(workload.machine, question)
     problem = Problem(
         workload.graph,
-        machine.with_memory(_sizes("--memory", question.memory, _pools(machine))),
-        constraints=tuple(parse_constraint(text) for text in question.constraints),
+        machine,
+        constraints=constraints,
         objective=question.objective or workload.objective or "step",
         discipline=question.discipline or workload.discipline or "stream",
     )
-    return Setup(problem, workload, question.model)
+    return Setup(problem, workload, question.model, recipe)
 
 
 def windows(texts: tuple[str, ...], machine: Machine) -> dict[str, int]:
     """Return streaming windows in bytes by device, from `--window` texts."""
     return _sizes("--window", texts, [device.name for device in machine.devices])
+
+
+def _with_memory(machine: Machine, question: Question) -> Machine:
+    """Return the machine with the pools that --memory caps."""
+    return machine.with_memory(_sizes("--memory", question.memory, _pools(machine)))
 
 
 def _no_machine(model: str) -> InputError:
