@@ -70,17 +70,16 @@ def joined_edges(edges: Edges, label: I64) -> Edges:
     return np.unique(pairs[pairs[:, 0] != pairs[:, 1]], axis=0).astype(np.int32)
 
 
-def lossless(parts: Parts, edges: Edges) -> I64:
-    """Labels that join units without time to a neighbour where that can make no contiguous split worse.
+def lossless(parts: Parts, edges: Edges | None) -> I64:
+    """Labels that join units without time to a neighbour where that can make no split worse.
 
-    Let u take no time, and let m be all that comes right after it, or all that comes right before. Moved to the part
-    of m, it leaves the split contiguous. What its own part and that of m may then cut newly are nets of u without m;
-    what they no longer cut are nets of u and m alone. So the move is free where the latter weigh as much. Memory must
-    not count, and u may be wherever m may.
+    Let u take no time, and move it to the part of m. What its own part and that of m may then cut newly are nets of u
+    without m; what they no longer cut are nets of u and m alone. So the move is free where the latter weigh as much,
+    memory cannot count, and u may be wherever m may. With edges, splits are contiguous, and stay so: then m is all
+    that comes right after u, or all that comes right before it.
     """
-    everything = parts.held.sum(axis=0) + parts.most.max(axis=0, initial=0) + parts.lent.max(axis=0, initial=0)
     free = (parts.time == 0).all(axis=1) & ~parts.side.any(axis=0)
-    if (everything > parts.capacity).any():
+    if not roomy(parts):
         free &= ((parts.held == 0) & (parts.most == 0) & (parts.lent == 0)).all(axis=1)
     web = _Web(parts, edges)
     parent = np.arange(len(free))
@@ -89,7 +88,7 @@ def lossless(parts: Parts, edges: Edges) -> I64:
         u = todo.pop()
         if parent[u] != u:
             continue
-        for m in web.only_neighbours(u):
+        for m in web.only_neighbours(u) if edges is not None else web.net_neighbours(u):
             if web.may_join(u, m) and (parts.allowed[u] | ~parts.allowed[m]).all():
                 parent[u] = m
                 web.join(u, m)
@@ -100,10 +99,16 @@ def lossless(parts: Parts, edges: Edges) -> I64:
     return parent
 
 
+def roomy(parts: Parts) -> bool:
+    """Whether every device has memory enough for everything, so that memory excludes no split."""
+    everything = parts.held.sum(axis=0) + parts.most.max(axis=0, initial=0) + parts.lent.max(axis=0, initial=0)
+    return bool((everything <= parts.capacity).all())
+
+
 class _Web:
     """Edges and nets between units that become fewer."""
 
-    def __init__(self, parts: Parts, edges: Edges) -> None:
+    def __init__(self, parts: Parts, edges: Edges | None) -> None:
         n = len(parts.time)
         start, unit = parts.nets.start.tolist(), parts.nets.unit.tolist()
         self._pins = [set(unit[start[e] : start[e + 1]]) for e in range(len(start) - 1)]
@@ -114,13 +119,17 @@ class _Web:
                 self._nets[u].add(e)
         self._before: list[set[int]] = [set() for _ in range(n)]
         self._after: list[set[int]] = [set() for _ in range(n)]
-        for u, v in edges.tolist():
+        for u, v in [] if edges is None else edges.tolist():
             self._after[u].add(v)
             self._before[v].add(u)
 
     def only_neighbours(self, u: int) -> list[int]:
         """What alone comes right after u, and what alone comes right before it."""
         return [m for row in (self._after[u], self._before[u]) if len(row) == 1 for m in row]
+
+    def net_neighbours(self, u: int) -> list[int]:
+        """What shares a net with u, in order."""
+        return sorted({m for e in self._nets[u] for m in self._pins[e]} - {u})
 
     def may_join(self, u: int, m: int) -> bool:
         """Whether the nets allow it."""
@@ -148,8 +157,8 @@ class _Web:
         self._nets[u].clear()
 
     def around(self, m: int) -> list[int]:
-        """What comes right before or after m, in order."""
-        return sorted(self._before[m] | self._after[m] | {m})
+        """The unit, and what comes right before or after it or shares a net with it, in order."""
+        return sorted({m, *self._before[m], *self._after[m], *self.net_neighbours(m)})
 
 
 def stretches(parts: Parts, most: int) -> I64:
