@@ -58,11 +58,11 @@ class State:
 Batches = Generator[list[State], Sequence[Outcome], None]
 
 
-QUICK: tuple[Callable[[], Placer], ...] = (ContiguousLinear, Heft, EqualLayers, MTopo)
+EXPERTS = tuple(partial(Expert, ExpertParams(paper)) for paper in RULES)
+QUICK: tuple[Callable[[], Placer], ...] = (*EXPERTS, EqualLayers, MTopo, ContiguousLinear, Heft)
 """Rivals to begin from on any graph."""
 SLOW: tuple[Callable[[], Placer], ...] = (
     *(partial(Accelerate, AccelerateParams(rule)) for rule in DEVICE_MAPS),
-    *(partial(Expert, ExpertParams(paper)) for paper in RULES),
     MEtf,
     Etf,
     Cpop,
