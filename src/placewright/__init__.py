@@ -4,7 +4,7 @@
 
     graph = pw.capture(model, inputs, optimizer="adamw")  # or pw.zoo.load("nmt-4"), pw.read_workload("gnmt.txt").graph
     problem = pw.Problem(graph, pw.machine("k40x4"))
-    result = pw.search(problem, "random", stop=pw.stop.Seconds(10), seed=0)
+    result = pw.search(problem, "auto", stop=pw.stop.Seconds(10), seed=0)
     print(result.summary())
 
 Names are resolved when they are first used: importing the package imports no numerical library.
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     from placewright.formats import read_graph, read_plan, read_profile, write_graph, write_plan, write_profile
     from placewright.graph import Measured, OpGraph
     from placewright.grouping import Grouping
+    from placewright.heuristics.data_parallel import data_parallel
+    from placewright.heuristics.tower_graph import replicas, towers
     from placewright.importers import read_workload
     from placewright.machine import Channel, Device, Machine, Pool, Route
     from placewright.machine_files import load_machine as machine
@@ -57,6 +59,8 @@ _HOMES = {
     "formats": ["read_graph", "read_plan", "read_profile", "write_graph", "write_plan", "write_profile"],
     "graph": ["Measured", "OpGraph"],
     "grouping": ["Grouping"],
+    "heuristics.data_parallel": ["data_parallel"],
+    "heuristics.tower_graph": ["replicas", "towers"],
     "importers": ["read_workload"],
     "machine": ["Channel", "Device", "Machine", "Pool", "Route"],
     "machine_files": ["machine_toml", "presets"],
@@ -110,6 +114,7 @@ __all__ = [
     "by_block",
     "capture",
     "capture_step",
+    "data_parallel",
     "errors",
     "fake_tensors",
     "format_bytes",
@@ -127,9 +132,11 @@ __all__ = [
     "read_profile",
     "read_workload",
     "repeated_blocks",
+    "replicas",
     "search",
     "simulate",
     "stop",
+    "towers",
     "write_graph",
     "write_plan",
     "write_profile",

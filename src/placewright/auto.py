@@ -59,9 +59,10 @@ Batches = Generator[list[State], Sequence[Outcome], None]
 
 
 EXPERTS = tuple(partial(Expert, ExpertParams(paper)) for paper in RULES)
-QUICK: tuple[Callable[[], Placer], ...] = (*EXPERTS, EqualLayers, MTopo, ContiguousLinear, Heft)
+QUICK: tuple[Callable[[], Placer], ...] = (*EXPERTS, EqualLayers, Heft, MTopo)
 """Rivals to begin from on any graph."""
 SLOW: tuple[Callable[[], Placer], ...] = (
+    ContiguousLinear,
     *(partial(Accelerate, AccelerateParams(rule)) for rule in DEVICE_MAPS),
     MEtf,
     Etf,

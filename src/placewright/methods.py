@@ -85,7 +85,7 @@ def make_placer(name: str, problem: Problem) -> Placer:
 
 def search(
     problem: Problem,
-    method: str | Placer = "random",
+    method: str | Placer = "auto",
     stop: Criterion | None = None,
     *,
     seed: int = 0,

@@ -11,7 +11,7 @@ import click
 
 from placewright.cli.program import traceback_option
 
-DEFAULT_METHOD = "random"
+DEFAULT_METHOD = "auto"
 """What `plan` searches with unless told otherwise."""
 DEFAULT_SECONDS = 10.0
 """How long a search takes when neither seconds nor evaluations are given."""
@@ -114,7 +114,7 @@ capture_options = _gathered(
     ),
     click.option("--update-order", type=click.Choice(UPDATE_ORDERS),
                  help="Each update after its gradient, or all at the end of the step. Default: early."),
-    click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples of a step (zoo, hf)."),
+    click.option("--batch", metavar="N", type=click.IntRange(min=1), help="Samples of a step (zoo, hf, functions)."),
     click.option("--length", metavar="N", type=click.IntRange(min=1), help="Tokens, samples or pixels (hf)."),
     click.option("--task", metavar="T", help="What to build a model for, such as text-generation (hf)."),
     click.option("--dim", "dims", multiple=True, metavar="NAME=N", help="Size of an axis that is left open (.onnx)."),
