@@ -12,6 +12,7 @@ from placewright.evaluate import Evaluator
 from placewright.exact.brute_force import BruteForce
 from placewright.exact.chain_step import ChainStep
 from placewright.exact.contiguous import Contiguous, ContiguousLinear
+from placewright.exact.cpsat import CpSat
 from placewright.exact.pipedream import PipeDream
 from placewright.heuristics.annealing import Annealing
 from placewright.heuristics.baechi import MEtf, MSct, MTopo
@@ -37,6 +38,7 @@ NAMED: dict[str, Callable[[], Placer]] = {
     "contiguous-linear": ContiguousLinear,
     "pipedream": PipeDream,
     "chain-step": ChainStep,
+    "cpsat": CpSat,
     "hill-climbing": HillClimbing,
     "annealing": Annealing,
     "tabu": Tabu,
