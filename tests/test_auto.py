@@ -190,7 +190,9 @@ def test_structure_gives_scopes_and_stretches_cut_evenly():
 
 def test_relief_streams_until_it_fits():
     """Parameters leave a pool that is too full, and the attempts end once the simulator is content."""
-    problem = small_problem().replace(machine=small_machine(2, bytes_each=14_000), constraints=(Forbid(("loss",), ("cpu:0",)),))
+    problem = small_problem().replace(
+        machine=small_machine(2, bytes_each=14_000), constraints=(Forbid(("loss",), ("cpu:0",)),)
+    )
     decisions, roles = Decisions(problem), Roles(problem)
     relief = Relief(decisions, roles, singles(problem))
     row = np.where(problem.choices[:, 1], 1, 0)
