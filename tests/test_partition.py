@@ -306,7 +306,7 @@ def test_a_machine_of_hosts_alone_has_accelerators():
         machine.routes,
     )
     problem = alike(graph, hosts)
-    assert accelerators(problem).tolist() == [0, 1]
+    assert accelerators(problem.machine).tolist() == [0, 1]
     assert set(search(problem, MinCut()).placement.devices.tolist()) == {0, 1}
 
 

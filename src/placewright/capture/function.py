@@ -24,26 +24,40 @@ _MODULE = "placewright_model"
 
 
 def from_function(
-    path: str | os.PathLike[str], function: str
+    path: str | os.PathLike[str], function: str, *, batch: int | None = None
 ) -> tuple[torch.nn.Module, tuple[Any, ...], dict[str, Any]]:
     """The module that a function of a Python file returns, and its inputs: (model, args, kwargs).
 
-    The function takes no arguments and returns (module, inputs), (module, inputs, {name: input}) or (module, {name:
-    input}); inputs are a tensor or a sequence. It runs under `fake_tensors`, so a model of any size takes no
-    memory. The file's folder is on sys.path meanwhile, so the file may import its neighbours.
+    The function returns (module, inputs), (module, inputs, {name: input}) or (module, {name: input}); inputs are a
+    tensor or a sequence. It is called without arguments, or with `batch` where one is given and it takes that. It
+    runs under `fake_tensors`, so a model of any size takes no memory. The file's folder is on sys.path meanwhile, so
+    the file may import its neighbours.
     """
     file = Path(path)
     with _imported(file) as module:
-        made = _function(module, function, file)
+        given = {} if batch is None else {"batch": batch}
+        made = _function(module, function, file, given)
         where = f"{file}:{function}"
         try:
             with fake_tensors():
-                returned = made()
+                returned = made(**given)
         except Exception as error:
             raise _fault(error, f"{where} raises {one_line(error)}") from error
         except SystemExit as error:
             raise _fault(error, f"{where} ends the program (exit {error.code})") from None
         return _parts(returned, where)
+
+
+def batch_of_function(path: str | os.PathLike[str], function: str) -> int | None:
+    """The batch that a function of a Python file has by itself, the default of its `batch`; None without one."""
+    file = Path(path)
+    with _imported(file) as module:
+        found = _function(module, function, file, {})
+        with contextlib.suppress(ValueError):  # something built in
+            parameter = inspect.signature(found).parameters.get("batch")
+            if parameter is not None and type(parameter.default) is int:
+                return parameter.default
+    return None
 
 
 @contextlib.contextmanager
@@ -82,8 +96,8 @@ def _run(loader: Any, module: ModuleType, file: Path) -> None:
         raise _fault(error, f'{what}; put what it does into `if __name__ == "__main__":`') from None
 
 
-def _function(module: ModuleType, name: str, file: Path) -> Callable[[], Any]:
-    """Return the function of that name, which must take no arguments."""
+def _function(module: ModuleType, name: str, file: Path, given: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the function of that name, which must take what is given and need nothing else."""
     own = [key for key, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == _MODULE]
     found = getattr(module, name, None) if name else None
     if found is None:
@@ -91,8 +105,12 @@ def _function(module: ModuleType, name: str, file: Path) -> Callable[[], Any]:
     if not callable(found):
         raise CaptureError(f"{file}:{name} is {_described(found)}; a function that returns {_FORMS} was expected")
     try:
-        inspect.signature(found).bind()
+        inspect.signature(found).bind(**given)
     except TypeError as error:
+        if given and "batch" not in inspect.signature(found).parameters:
+            raise CaptureError(
+                f"{file}:{name} takes no batch; write a function with a parameter `batch`, or give none"
+            ) from None
         what = f"{file}:{name} is called without arguments, but has to be given some ({error})"
         raise CaptureError(f"{what}; write a function that needs none and returns {_FORMS}") from None
     except ValueError:

@@ -9,7 +9,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
 from placewright.cli.options import Recipe
@@ -109,6 +109,38 @@ def _kind(model: str) -> Kind:
     return _KINDS["file"]
 
 
+def split_batch(model: str, recipe: Recipe, count: int) -> Recipe:
+    """Return the recipe for MODEL at a part of its batch; an error says why it has none."""
+    kind = _kind(model)
+    if "batch" not in kind.options:
+        raise InputError(f"MODEL {model!r} is {kind.what}, which cannot be captured anew with a smaller batch")
+    whole = recipe.batch if recipe.batch is not None else _own_batch(model, kind)
+    if whole is None:
+        raise InputError(f"MODEL {model!r} has no parameter `batch` with a whole number as default; it cannot be split")
+    if whole % count:
+        raise InputError(f"a batch of {whole} cannot be split into {count} equal parts; name another --batch")
+    return replace(recipe, batch=whole // count)
+
+
+def has_batch(model: str) -> bool:
+    """Whether MODEL is of a kind that can be captured with any batch."""
+    return "batch" in _kind(model).options
+
+
+def _own_batch(model: str, kind: Kind) -> int | None:
+    """Return the batch that MODEL has where none is named; None if it has none that is known."""
+    if kind is _KINDS["network"]:
+        from placewright import zoo
+
+        return zoo.network(model).batch
+    if kind is _KINDS["function"]:
+        from placewright.capture.function import batch_of_function
+
+        path, _, name = model.rpartition(":")
+        return batch_of_function(path, name)
+    return 1
+
+
 _RETURNS = "a module and its inputs"
 _FORMS = (
     "file.py:FUNCTION, hf:FOLDER, or the path of a graph (.json, .json.gz), an ONNX model (.onnx), an exported program "
@@ -167,7 +199,7 @@ def _function(model: str, recipe: Recipe) -> Captured:
     from placewright.capture.function import from_function
 
     path, _, name = model.rpartition(":")
-    module, args, kwargs = from_function(path, name)
+    module, args, kwargs = from_function(path, name, batch=recipe.batch)
     optimizer = _optimizer(model, _KINDS["function"], recipe)
     return capture_step(module, args, kwargs, optimizer=optimizer, update_order=recipe.update_order or "early")
 
@@ -240,7 +272,7 @@ def _dims(texts: tuple[str, ...]) -> dict[str, int]:
 _KINDS = {
     "network": Kind("a network of the zoo", (*_STEP, "batch"), _network),
     "member": Kind("a member of a family of graphs", (), _member, captured=False),
-    "function": Kind("a function in a Python file", _STEP, _function),
+    "function": Kind("a function in a Python file", (*_STEP, "batch"), _function),
     "folder": Kind("a transformers folder", (*_STEP, "batch", "length", "task"), _folder),
     "program": Kind("an exported program", _STEP, _program),
     "onnx": Kind("an ONNX model", ("dims",), _onnx, captured=False),

@@ -23,6 +23,7 @@ from placewright.cli.options import (
     style_options,
 )
 from placewright.cli.output import Output
+from placewright.cli.towers import METHOD, NOTE, may_be_split, search_towers
 from placewright.errors import FileError, InfeasibleError, InputError, PlacewrightError, UnknownNameError
 
 if TYPE_CHECKING:
@@ -61,6 +62,8 @@ def plan(*, question: Question, method: str, effort: Effort, recipe: Recipe, out
 
     out = Output(style)
     require_folder(output)
+    if method == METHOD and output is not None:
+        raise InputError(f"{METHOD} places towers, another graph than MODEL, to which no plan can apply; leave -o out")
     setup = set_up(question, recipe, out)
     problem = setup.problem
     _check_names(problem, [method])
@@ -84,6 +87,8 @@ def plan(*, question: Question, method: str, effort: Effort, recipe: Recipe, out
             out.json(answer.record())
         else:
             out.facts(_title(answer), facts(answer, searched=True))
+            if method == METHOD:
+                out.text(NOTE)
     if not result.feasible:
         raise InfeasibleError(f"{remedy(answer)} Searching longer or by another method may find a placement that fits.")
 
@@ -109,7 +114,8 @@ def compare(*, question: Question, given: tuple[str, ...], effort: Effort, recip
     out = Output(style)
     setup = set_up(question, recipe, out)
     problem = setup.problem
-    asked = [name for text in given for name in text.split(",")] if given else method_names(problem)
+    every = [*method_names(problem), *([METHOD] if may_be_split(setup) else [])]
+    asked = [name for text in given for name in text.split(",")] if given else every
     names = list(dict.fromkeys(name for name in map(str.strip, asked) if name))
     if not names:
         raise InputError("--methods names none; write names with commas between them")
@@ -130,8 +136,11 @@ def compare(*, question: Question, given: tuple[str, ...], effort: Effort, recip
         out.table(*next((table for table in tables if out.fits(*table)), tables[-1]))
         out.space()
         out.text(f"bound {format_seconds(bound.value_s)} by {bound.by}; {GAPS}")
-        if answers[0].parallelism is not None:
-            out.text(f"parallelism {answers[0].parallelism:.2f} (sum of times over critical path)")
+        ratio = next((answer.parallelism for answer in answers if answer.problem is problem), None)
+        if ratio is not None:
+            out.text(f"parallelism {ratio:.2f} (sum of times over critical path)")
+        if any(answer.method == METHOD for answer in answers):
+            out.text(NOTE)
         out.text(f"{_shares(answers)} of the predicted time rests on measured costs")
     if not answers[0].outcome.feasible:
         from placewright.cli.show import remedy
@@ -164,6 +173,8 @@ def _searched(out: Output, setup: Setup, method: str, effort: Effort) -> tuple[R
     from placewright.evaluate import SimulatorEvaluator
     from placewright.methods import search
 
+    if method == METHOD:
+        return search_towers(out, setup, effort, _stop(effort))
     placer = _placer(setup, method)
     evaluator = SimulatorEvaluator(setup.problem, effort.threads)
     with watching(out, method, effort) as watch:
@@ -197,6 +208,8 @@ def _check_names(problem: Problem, names: Sequence[str], *, applicable: bool = T
     from placewright.methods import make_placer
 
     for name in names:
+        if name == METHOD:
+            continue
         try:
             make_placer(name, problem)
         except InputError as error:

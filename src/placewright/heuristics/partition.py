@@ -289,7 +289,7 @@ def by_memory(seen: Sketch) -> tuple[Longs, Longs]:
     sharing = np.bincount(pool, minlength=len(machine.pools))
     room = np.array([p.capacity_bytes for p in machine.pools], np.float64)[pool] / sharing[pool]
     need = float(size.sum()) * 1.05  # whole groups leave gaps
-    away = np.isin(seen.blocks, accelerators(seen.problem))
+    away = np.isin(seen.blocks, accelerators(seen.problem.machine))
     held = float(room[away].sum())
     if not away.all() and held > 0:
         left = float(room[~away].sum())

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from placewright.decisions import Decisions
 from placewright.graph import BACKWARD, FORWARD, INPUT, Floats, Longs
+from placewright.machine import Machine
 from placewright.problem import Problem
 
 NEAR = 10
@@ -54,7 +55,7 @@ class Sketch:
     def _op_s(self) -> Floats:
         """(operations,): seconds on the fastest accelerator that can run it, else on the fastest device."""
         costs = self.problem.costs.seconds
-        fast = costs[:, accelerators(self.problem)].min(axis=1, initial=np.inf)
+        fast = costs[:, accelerators(self.problem.machine)].min(axis=1, initial=np.inf)
         least = np.where(np.isfinite(fast), fast, costs.min(axis=1, initial=np.inf))
         return np.where(np.isfinite(least), least, 0.0)
 
@@ -171,9 +172,9 @@ class Sketch:
         return chosen
 
 
-def accelerators(problem: Problem) -> Longs:
+def accelerators(machine: Machine) -> Longs:
     """The devices that are no hosts; all of them where there are none but hosts."""
-    away = np.array([not device.is_host for device in problem.machine.devices])
+    away = np.array([not device.is_host for device in machine.devices])
     found: Longs = np.flatnonzero(away if away.any() else ~away)
     return found
 
@@ -182,7 +183,7 @@ def sketch(problem: Problem, *, hosts: bool = True) -> Sketch:
     """What partitioners see of a problem; without `hosts`, accelerators alone and what can be on one of them."""
     blocks = np.flatnonzero(problem.choices.any(axis=0))
     if not hosts:
-        blocks = np.intersect1d(blocks, accelerators(problem))
+        blocks = np.intersect1d(blocks, accelerators(problem.machine))
     vertices = np.flatnonzero(problem.choices[:, blocks].any(axis=1))
     return Sketch(problem, blocks, vertices)
 
