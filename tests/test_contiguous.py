@@ -22,10 +22,11 @@ from placewright.exact.contiguous import (
     LinearParams,
     linearised_devices,
 )
+from placewright.exact.costing import Costing
 from placewright.exact.ideals import NotFinishedError
 from placewright.exact.line import best_split
 from placewright.exact.mirror import mirror_places
-from placewright.exact.parts import Costing, parts_of
+from placewright.exact.parts import parts_of
 from placewright.exact.pipedream import PipeDream, without_branches
 from placewright.exact.units import topological_order, units_of
 from placewright.graph import BACKWARD, FORWARD

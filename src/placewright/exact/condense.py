@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.exact.parts import I64, Nets, Parts
+from placewright.exact.costing import I64
+from placewright.exact.parts import Nets, Parts
 
 Edges = NDArray[np.int32]
 

@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from placewright.errors import InputError, ProblemError
 from placewright.evaluate import Evaluation
+from placewright.exact.costing import Costing, Routes
 from placewright.exact.ideals import Limits, best_ideal_split
 from placewright.exact.line import NEVER, Split
-from placewright.exact.parts import Costing, Memory, Routes
+from placewright.exact.parts import Memory
 from placewright.exact.splits import Splitter
 from placewright.exact.units import Units, units_of
 from placewright.placement import Placement

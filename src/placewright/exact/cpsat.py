@@ -8,7 +8,6 @@ load. docs/algorithms/exact.md says what is exact and what is not.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,12 +17,14 @@ from numpy.typing import NDArray
 
 from placewright.checks import MAX_BYTES
 from placewright.decisions import Decisions
-from placewright.errors import InfeasibleError, InputError, MissingExtraError, ProblemError
+from placewright.errors import InfeasibleError, InputError, ProblemError
 from placewright.evaluate import Evaluation
 from placewright.exact.contiguous import linearised_devices
-from placewright.exact.load_model import PlaceModel, load_model
+from placewright.exact.costing import I64
+from placewright.exact.load_model import load_model
 from placewright.exact.nodes import Nodes, common_divisor, nodes_of
-from placewright.exact.parts import I64
+from placewright.exact.place_model import PlaceModel
+from placewright.exact.solving import ceiling_ps, run, solver_module, terms_of
 from placewright.exact.step_model import StepModel, step_model
 from placewright.placement import Placement
 from placewright.problem import Problem
@@ -65,10 +66,10 @@ class CpSat(Placer):
 
     def start(self, problem: Problem, rng: np.random.Generator) -> None:
         """Count the clauses and find a placement to begin from; refuses what is too large."""
-        _solver()
+        solver_module()
         self._problem, self._seed = problem, int(rng.integers(1 << 31))
         self._nodes = nodes_of(problem)
-        terms = _terms(self._nodes)
+        terms = terms_of(self._nodes)
         if terms > self.params.most_terms:
             raise ProblemError(
                 f"cpsat would build a model of {terms:,} clauses ({problem.n_groups:,} groups, "
@@ -155,20 +156,20 @@ class CpSat(Placer):
         if self._settled == len(self._over):  # solved to the end, and the simulator excluded nothing since
             self._done = True
             return []
-        known = self._best_ps if self._best_ps is not None else _ceiling_ps(self._nodes)
+        known = self._best_ps if self._best_ps is not None else ceiling_ps(self._nodes)
         while self._level < len(_COARSE) and known // _COARSE[self._level] <= self._unit:
             self._level += 1  # the exact unit is as coarse
         last = self._level == len(_COARSE)
         unit = self._unit if last else known // _COARSE[self._level]
         model = self._model(unit, self._low_ps // unit, known // unit)
-        cp_model = _solver()
+        cp_model = solver_module()
         solver = cp_model.CpSolver()
         solver.parameters.num_workers = self.params.workers
         solver.parameters.interleave_search = True
         solver.parameters.random_seed = self._seed
         solver.parameters.max_deterministic_time = self._left * _SHARES[self._level]
         solver.parameters.catch_sigint_signal = False
-        status = _run(solver, model.model)
+        status = run(solver, model.model)
         self._left -= solver.response_proto.deterministic_time
         self._level += not last
         if status == cp_model.INFEASIBLE:
@@ -208,15 +209,6 @@ class CpSat(Placer):
         return []
 
 
-def _solver() -> Any:
-    """The solver's module."""
-    try:
-        from ortools.sat.python import cp_model
-    except ImportError:
-        raise MissingExtraError("method 'cpsat'", "solvers") from None
-    return cp_model
-
-
 def _or_none(find: Any, *given: Any) -> NDArray[np.int64] | None:
     """What a heuristic finds, if anything."""
     try:
@@ -231,43 +223,3 @@ def _node_devices(nodes: Nodes, placement: Placement) -> I64:
     devices = np.zeros(nodes.n, np.int64)
     devices[nodes.label] = placement.devices[nodes.problem.leaders]
     return devices
-
-
-def _run(solver: Any, model: Any) -> Any:
-    """The status of a solve; Ctrl-C stops it."""
-    found: list[Any] = []
-    thread = threading.Thread(target=lambda: found.append(solver.solve(model)))
-    thread.start()
-    try:
-        while thread.is_alive():
-            thread.join(0.1)
-    except KeyboardInterrupt:
-        solver.stop_search()
-        thread.join()
-        raise
-    return found[0]
-
-
-def _terms(nodes: Nodes) -> int:
-    """About how many clauses the model has."""
-    problem = nodes.problem
-    devices, reads = problem.n_devices, sum(len(flow.readers) for flow in nodes.flows)
-    if problem.objective == "max_load" and nodes.uniform:
-        return (nodes.n + 2 * reads) * devices
-    terms = nodes.n * devices + reads * devices * (devices - 1)
-    if problem.objective == "step":
-        tensors = sum(len(flow.tensors) * len(flow.readers) for flow in nodes.flows)
-        terms += 2 * problem.n_ops * devices + tensors * devices * devices
-    return terms
-
-
-def _ceiling_ps(nodes: Nodes) -> int:
-    """A value that no placement exceeds: every operation at its slowest, every tensor to every device."""
-    p = nodes.lowered
-    rates = np.unique(np.stack([p.route_latency_s, p.route_bytes_per_s], 1)[p.route_ok.astype(bool)], axis=0)
-    longest = np.zeros(len(p.raw_bytes))
-    for latency_s, bytes_per_s in rates:
-        longest = np.maximum(longest, (latency_s + p.raw_bytes / bytes_per_s) * PICO)
-    longest = np.where(p.transfer_ps >= 0, p.transfer_ps, longest)
-    moved = float(longest.sum()) * (nodes.problem.n_devices + 1)
-    return int(nodes.cost_ps.max(axis=1, initial=0).sum()) + int(np.ceil(moved)) + nodes.problem.n_ops + 1

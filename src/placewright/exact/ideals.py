@@ -17,11 +17,12 @@ from numpy.typing import NDArray
 
 from placewright.errors import ProblemError
 from placewright.exact.condense import Edges
-from placewright.exact.line import NEVER, Split, States
+from placewright.exact.family import bits_of, first_family, grown, order_of, width_of
+from placewright.exact.line import NEVER, Split
 from placewright.exact.parts import Parts
-from placewright.sim.ideals import Costs, Family, Order, Table, extend, grow, measure, refill
+from placewright.exact.states import States
+from placewright.sim.ideals import Costs, Family, Table, extend, grow, measure
 
-U64 = NDArray[np.uint64]
 _STEPS = 5_000_000
 """Pairs between two looks at the clock."""
 
@@ -56,18 +57,18 @@ def best_ideal_split(parts: Parts, edges: Edges, bound: int, limits: Limits) -> 
             raise NotFinishedError(f"{limits.seconds:g} s", f"{sets:,} or more")
 
     most_sets = limits.bytes // (16 * max(1, -(-n // 64)) + row_bytes)
-    width = _width(n, edges)
+    width = width_of(n, edges)
     if most_sets.bit_length() <= width:  # units that are side by side make 2 ** width sets
         raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", f"at least 2**{width}")
-    order = _order(n, edges)
-    family = _start(order)
-    while grow(order, family):
+    order = order_of(n, edges)
+    family = first_family(order)
+    while grow(order, family)[0]:
         sets = int(family.count[0])
         in_time(sets)
         kept = sum(array.nbytes for array in family)
         if 3 * kept + 2 * sets * row_bytes > limits.bytes:  # for a moment, the arrays and others twice as long
             raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", f"{sets:,} or more")
-        family = _grown(family, n)
+        family = grown(family, n)
     if sum(array.nbytes for array in family) + int(family.count[0]) * row_bytes > limits.bytes:
         raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", f"{int(family.count[0]):,}")
     return _filled(parts, family, states, bound, in_time)
@@ -92,7 +93,7 @@ def _filled(parts: Parts, family: Family, states: States, bound: int, in_time: C
     measure(family, costs, table)
     at = 0
     while at < sets:
-        at, _ = extend(family, costs, table, bound, at, _STEPS)
+        at, _, _ = extend(family, costs, table, bound, at, _STEPS)
         in_time(sets)
     state = int(table.best[-1].argmin())
     value = int(table.best[-1, state])
@@ -113,82 +114,6 @@ def _members(family: Family, at: int, n: int) -> NDArray[np.bool_]:
     return bits[:n].astype(bool)
 
 
-def _bits(rows: list[list[int]], words: int) -> U64:
-    table = np.zeros((len(rows), words * 64), np.uint8)
-    for k, row in enumerate(rows):
-        table[k, row] = 1
-    return np.packbits(table, axis=1, bitorder="little").view(np.uint64).reshape(len(rows), words)
-
-
-def _width(n: int, edges: Edges) -> int:
-    """A number of units none of which comes before another: the most that are equally deep."""
-    depth = np.zeros(n, np.int64)
-    for u, v in edges.tolist():  # by increasing u, and units are numbered in topological order
-        depth[v] = max(depth[v], depth[u] + 1)
-    return int(np.bincount(depth, minlength=1).max())
-
-
-def _order(n: int, edges: Edges) -> Order:
-    words = max(1, -(-n // 64))
-    before: list[list[int]] = [[] for _ in range(n)]
-    after: list[list[int]] = [[] for _ in range(n)]
-    for u, v in edges.tolist():
-        before[v].append(u)
-        after[u].append(v)
-    return Order(
-        before=_bits(before, words),
-        after_start=np.cumsum([0, *map(len, after)]).astype(np.int32),
-        after=np.array([v for row in after for v in row], np.int32),
-    )
-
-
-def _start(order: Order) -> Family:
-    """The empty set."""
-    n, words = order.before.shape
-    rows = max(4 * n + 64, 1 << 12)
-    family = Family(
-        member=np.zeros((rows, words), np.uint64),
-        ready=np.zeros((rows, words), np.uint64),
-        link_start=np.zeros(rows + 1, np.int32),
-        link_unit=np.zeros(4 * rows, np.int32),
-        link_to=np.zeros(4 * rows, np.int32),
-        table=np.full(_table_size(rows + n), -1, np.int32),
-        count=np.array([1, 0, 0], np.int64),
-    )
-    family.ready[0] = _bits([np.flatnonzero(~order.before.any(axis=1)).tolist()], words)[0]
-    refill(family)
-    return family
-
-
-def _grown(family: Family, n: int) -> Family:
-    """The same sets with room for more."""
-    rows, links = len(family.member), len(family.link_unit)
-    if rows - family.count[0] <= 2 * n or 2 * (family.count[0] + n) > len(family.table) // 2:
-        rows *= 2
-    if links - family.count[1] <= 2 * n:
-        links *= 2
-
-    def longer(array: NDArray[np.generic], size: int) -> NDArray[np.generic]:
-        return np.concatenate([array, np.zeros((size - len(array), *array.shape[1:]), array.dtype)])
-
-    grown = Family(
-        member=longer(family.member, rows),
-        ready=longer(family.ready, rows),
-        link_start=longer(family.link_start, rows + 1),
-        link_unit=longer(family.link_unit, links),
-        link_to=longer(family.link_to, links),
-        table=np.full(_table_size(rows + n), -1, np.int32),
-        count=family.count,
-    )
-    refill(grown)
-    return grown
-
-
-def _table_size(rows: int) -> int:
-    """A power of two, at least twice the sets that it is for."""
-    return 1 << (2 * rows - 1).bit_length()
-
-
 def _costs(parts: Parts, states: States, bound: int, words: int) -> Costs:
     """What the programme reads of the parts."""
     n = len(parts.time)
@@ -206,7 +131,7 @@ def _costs(parts: Parts, states: States, bound: int, words: int) -> Costs:
         net_open=nets.open,
         unit_start=np.searchsorted(nets.unit[by], np.arange(n + 1)).astype(np.int32),
         unit_net=net[by].astype(np.int32),
-        enemy=_bits(enemies, words),
+        enemy=bits_of(enemies, words),
         digits=states.digits,
         count=states.count,
         stride=states.stride,

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 
 from placewright.decisions import Decisions
 from placewright.exact.condense import dense, lossless, roomy
-from placewright.exact.parts import I64, Bools, Costing, parts_of
+from placewright.exact.costing import I64, Bools, Costing
+from placewright.exact.parts import parts_of
 from placewright.exact.units import Units
 from placewright.graph import OpGraph
 from placewright.problem import Problem

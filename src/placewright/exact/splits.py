@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from placewright.decisions import Decisions
 from placewright.exact.condense import Edges, dense, joined_edges, lossless, merged, stretches
+from placewright.exact.costing import I64, Costing
 from placewright.exact.line import NEVER, Split, best_split, filled, in_order, lines, places, read_split
-from placewright.exact.parts import I64, Costing, Memory, Parts, parts_of
+from placewright.exact.parts import Memory, Parts, parts_of
 from placewright.exact.units import ALONE, Units, topological_order
 
 _COARSE = 192

@@ -16,9 +16,9 @@ from typing import Any
 
 import numpy as np
 
-from placewright.exact.load_model import PlaceModel, Sums, add_channels, add_compute, bound_by
+from placewright.exact.costing import I64
 from placewright.exact.nodes import Nodes
-from placewright.exact.parts import I64
+from placewright.exact.place_model import PlaceModel, Sums, add_channels, add_compute, bound_by
 
 
 class StepModel(PlaceModel):

@@ -19,6 +19,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from placewright.errors import ProblemError
+from placewright.exact.joins import Joins
 from placewright.exact.mirror import mirror_places
 from placewright.graph import FORWARD, Ints
 from placewright.problem import Problem
@@ -52,7 +53,7 @@ class Units:
 
 def units_of(problem: Problem) -> Units:
     """The units of a problem."""
-    joins = _Joins(problem)
+    joins = Joins(problem)
     place, is_unit = _places(problem)
     for g, target in _companions(problem, place, is_unit):
         joins.join(target, g)
@@ -65,40 +66,6 @@ def units_of(problem: Problem) -> Units:
     held = of_group >= 0
     np.minimum.at(first, of_group[held], place[held])
     return _numbered(problem, of_group, _edges(problem, of_group), first)
-
-
-class _Joins:
-    """Groups that become one unit: as far as some device may hold them all and none are to be kept apart."""
-
-    def __init__(self, problem: Problem) -> None:
-        self._parent = list(range(problem.n_groups))
-        self._choices = problem.choices.copy()
-        groups = problem.groups
-        self._sides: dict[int, set[int]] = {}
-        for k, pair in enumerate(problem.separated):
-            for side, ops in enumerate(pair):
-                for g in np.unique(groups[ops]).tolist():
-                    self._sides.setdefault(g, set()).add(2 * k + side)
-
-    def root(self, g: int) -> int:
-        """The group that stands for the unit of g."""
-        while self._parent[g] != g:
-            self._parent[g] = self._parent[self._parent[g]]
-            g = self._parent[g]
-        return g
-
-    def join(self, one: int, two: int) -> bool:
-        """Put the unit of `two` into that of `one`; returns whether that may be."""
-        one, two = self.root(one), self.root(two)
-        both = self._choices[one] & self._choices[two]
-        here, there = self._sides.get(one, set()), self._sides.get(two, set())
-        if one == two or not both.any() or any(side ^ 1 in there for side in here):
-            return one == two
-        self._parent[two] = one
-        self._choices[one] = both
-        if there:
-            self._sides[one] = here | there
-        return True
 
 
 def _places(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from placewright.sim.entries import stamp_of_sources
-from placewright.sim.jit import entry, plain
+from placewright.sim.jit import entry, inline, plain
 
 
 class Order(NamedTuple):
@@ -98,6 +98,103 @@ def has(row, at, unit):
     return (row[at, unit >> 6] >> np.uint64(unit & 63)) & np.uint64(1) != 0
 
 
+@plain
+def set_bit(row, at, unit):
+    """Add a unit to a set, or take it out."""
+    row[at, unit >> 6] ^= np.uint64(1) << np.uint64(unit & 63)
+
+
+@inline
+def add_set(order, f, i, unit):
+    """The number of set i with one unit more, which is made if it is new."""
+    words = order.before.shape[1]
+    new = f.count[0]
+    for k in range(words):
+        f.member[new, k] = f.member[i, k]
+    set_bit(f.member, new, unit)
+    slot = slot_of(f.table, f.member, f.member, new)
+    if f.table[slot] < 0:
+        f.table[slot] = new
+        f.count[0] += 1
+        for k in range(words):
+            f.ready[new, k] = f.ready[i, k]
+        set_bit(f.ready, new, unit)
+        for e in range(order.after_start[unit], order.after_start[unit + 1]):
+            other = order.after[e]
+            free = True
+            for k in range(words):
+                free = free and order.before[other, k] & ~f.member[new, k] == 0
+            if free:
+                set_bit(f.ready, new, other)
+    return f.table[slot]
+
+
+@inline
+def add_unit(f, p, w, low, i, unit, to, bound):
+    """Sums of the part from `low` to `to`, which is set i and one unit more; returns whether it is possible."""
+    apart = False
+    for k in range(f.member.shape[1]):
+        apart = apart or f.member[i, k] & ~f.member[low, k] & p.enemy[unit, k] != 0
+    some = False
+    for c in range(len(p.count)):
+        time = w.sums[i, 0, c] + p.time[unit, c]
+        held = w.sums[i, 1, c] + p.held[unit, c]
+        most = max(w.sums[i, 2, c], p.most[unit, c])
+        lent = max(w.sums[i, 3, c], p.lent[unit, c])
+        good = w.sums[i, 4, c] == 1 and p.allowed[unit, c] and not apart
+        good = good and held + most + lent <= p.capacity[c] and time < bound
+        w.sums[to, 0, c], w.sums[to, 1, c] = time, held
+        w.sums[to, 2, c], w.sums[to, 3, c] = most, lent
+        w.sums[to, 4, c] = good
+        some = some or good
+    return some
+
+
+@inline
+def cut_with(f, p, w, low, i, unit):
+    """Picoseconds of nets that the part from `low` to set i and one unit more cuts."""
+    moved = w.moved[i]
+    for x in range(p.unit_start[unit], p.unit_start[unit + 1]):
+        net = p.unit_net[x]
+        inside, outside = False, p.net_open[net]
+        for y in range(p.net_start[net], p.net_start[net + 1]):
+            other = p.net_unit[y]
+            if other == unit:
+                continue
+            if has(f.member, i, other) and not has(f.member, low, other):
+                inside = True
+            else:
+                outside = True
+        if outside and not inside:
+            moved += p.net_weight[net]
+        elif inside and not outside:
+            moved -= p.net_weight[net]
+    return moved
+
+
+@inline
+def hopeful(p, w, low, s, bound):
+    """Whether the devices that state s leaves could do below the bound what set `low` leaves."""
+    return w.best[low, s] < bound and p.total - w.done[low] <= p.room[s]
+
+
+@inline
+def enter(p, w, low, to, bound):
+    """Values of `to` whose last part is the one from `low`."""
+    for c in range(len(p.count)):
+        load = w.sums[to, 0, c] + (w.moved[to] if p.pays[c] else 0)
+        if w.sums[to, 4, c] == 0 or load >= bound:
+            continue
+        for s in range(len(p.room)):
+            if p.digits[s, c] == p.count[c] or not hopeful(p, w, low, s, bound):
+                continue
+            value = max(load, w.best[low, s])
+            if value < w.best[to, s + p.stride[c]]:
+                w.best[to, s + p.stride[c]] = value
+                w.back[to, s + p.stride[c]] = low
+                w.kind[to, s + p.stride[c]] = c
+
+
 def _entries(stamp):
     def refill(f):
         """Enter all sets into an empty hash table."""
@@ -106,40 +203,21 @@ def _entries(stamp):
         return stamp
 
     def grow(order, f):
-        """Find sets; returns whether arrays are full before all are known."""
-        units, words = order.before.shape
+        """Find sets; returns (whether arrays are full before all are known, stamp)."""
+        units = len(order.before)
         while f.count[2] < f.count[0]:
             i = f.count[2]
             room = min(len(f.member) - f.count[0], len(f.link_unit) - f.count[1])
             if room <= units or 2 * (f.count[0] + units) > len(f.table):
-                return True
+                return True, stamp
             for unit in range(units):
-                if not has(f.ready, i, unit):
-                    continue
-                new = f.count[0]
-                for k in range(words):
-                    f.member[new, k] = f.member[i, k]
-                f.member[new, unit >> 6] |= np.uint64(1) << np.uint64(unit & 63)
-                slot = slot_of(f.table, f.member, f.member, new)
-                if f.table[slot] < 0:
-                    f.table[slot] = new
-                    f.count[0] += 1
-                    for k in range(words):
-                        f.ready[new, k] = f.ready[i, k]
-                    f.ready[new, unit >> 6] ^= np.uint64(1) << np.uint64(unit & 63)
-                    for e in range(order.after_start[unit], order.after_start[unit + 1]):
-                        other = order.after[e]
-                        free = True
-                        for k in range(words):
-                            free = free and order.before[other, k] & ~f.member[new, k] == 0
-                        if free:
-                            f.ready[new, other >> 6] |= np.uint64(1) << np.uint64(other & 63)
-                f.link_unit[f.count[1]] = unit
-                f.link_to[f.count[1]] = f.table[slot]
-                f.count[1] += 1
+                if has(f.ready, i, unit):
+                    f.link_to[f.count[1]] = add_set(order, f, i, unit)
+                    f.link_unit[f.count[1]] = unit
+                    f.count[1] += 1
             f.count[2] = i + 1
             f.link_start[i + 1] = f.count[1]
-        return False
+        return False, stamp
 
     def measure(f, p, w):
         """Reference seconds of every set."""
@@ -149,15 +227,14 @@ def _entries(stamp):
         return stamp
 
     def extend(f, p, w, bound, begin, steps):
-        """Go on from set `begin`, for about so many pairs; returns (the set to go on from, pairs looked at)."""
-        states, classes = len(p.room), len(p.count)
+        """Go on from set `begin`, for about so many pairs; returns (the set to go on from, pairs looked at, stamp)."""
         looked = 0
         for low in range(begin, f.count[0]):
             if looked >= steps:
-                return low, looked
+                return low, looked, stamp
             alive = False
-            for s in range(states):
-                alive = alive or (w.best[low, s] < bound and p.total - w.done[low] <= p.room[s])
+            for s in range(len(p.room)):
+                alive = alive or hopeful(p, w, low, s, bound)
             if not alive:
                 continue
             w.sums[low] = 0
@@ -174,56 +251,12 @@ def _entries(stamp):
                         continue
                     w.seen[to] = low
                     looked += 1
-                    apart = False
-                    for k in range(f.member.shape[1]):
-                        apart = apart or f.member[i, k] & ~f.member[low, k] & p.enemy[unit, k] != 0
-                    some = False
-                    for c in range(classes):
-                        time = w.sums[i, 0, c] + p.time[unit, c]
-                        held = w.sums[i, 1, c] + p.held[unit, c]
-                        most = max(w.sums[i, 2, c], p.most[unit, c])
-                        lent = max(w.sums[i, 3, c], p.lent[unit, c])
-                        good = w.sums[i, 4, c] == 1 and p.allowed[unit, c] and not apart
-                        good = good and held + most + lent <= p.capacity[c] and time < bound
-                        w.sums[to, 0, c], w.sums[to, 1, c] = time, held
-                        w.sums[to, 2, c], w.sums[to, 3, c] = most, lent
-                        w.sums[to, 4, c] = good
-                        some = some or good
-                    if not some:
-                        continue
-                    w.queue[tail] = to
-                    tail += 1
-                    moved = w.moved[i]
-                    for x in range(p.unit_start[unit], p.unit_start[unit + 1]):
-                        net = p.unit_net[x]
-                        inside, outside = False, p.net_open[net]
-                        for y in range(p.net_start[net], p.net_start[net + 1]):
-                            other = p.net_unit[y]
-                            if other != unit:
-                                if has(f.member, i, other) and not has(f.member, low, other):
-                                    inside = True
-                                else:
-                                    outside = True
-                        if outside and not inside:
-                            moved += p.net_weight[net]
-                        elif inside and not outside:
-                            moved -= p.net_weight[net]
-                    w.moved[to] = moved
-                    for c in range(classes):
-                        load = w.sums[to, 0, c] + (moved if p.pays[c] else 0)
-                        if w.sums[to, 4, c] == 0 or load >= bound:
-                            continue
-                        for s in range(states):
-                            if p.digits[s, c] == p.count[c] or w.best[low, s] >= bound:
-                                continue
-                            if p.total - w.done[low] > p.room[s]:
-                                continue
-                            value = max(load, w.best[low, s])
-                            if value < w.best[to, s + p.stride[c]]:
-                                w.best[to, s + p.stride[c]] = value
-                                w.back[to, s + p.stride[c]] = low
-                                w.kind[to, s + p.stride[c]] = c
-        return f.count[0], looked
+                    if add_unit(f, p, w, low, i, unit, to, bound):
+                        w.queue[tail] = to
+                        tail += 1
+                        w.moved[to] = cut_with(f, p, w, low, i, unit)
+                        enter(p, w, low, to, bound)
+        return f.count[0], looked, stamp
 
     return tuple(entry(f) for f in (refill, grow, measure, extend))
 
