@@ -31,6 +31,9 @@ from placewright.sim.jit import inline, plain
 from placewright.sim.lower import NEVER
 from placewright.sim.work import DONE
 
+AGAIN = 0.2
+"""The chance that a change is followed by another before both are simulated: two for one where memory is tight."""
+
 
 @plain
 def value_of(p, w, g, s, priorities):
@@ -115,7 +118,11 @@ def walk(p, w, g, s, priorities):
                 continue
         else:
             copy(s.before, s.used)
-            if not change(g, s, a) or not mended(g, s, a, s.before):
+            made = change(g, s, a)
+            while made and share(s) < AGAIN:
+                b = pick(g, s)
+                made = g.kinds[b, KIND] == WINDOW or change(g, s, b)
+            if not made or not mended(g, s, a, s.before):
                 undo(g, s)
                 continue
         over, value = value_of(p, w, g, s, priorities)
