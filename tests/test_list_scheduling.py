@@ -236,8 +236,8 @@ def test_heaps_that_are_full_are_made_again():
         level = list_scheduling._ranks(tasks, moves=False)[0]
         n = problem.n_ops
         wide, narrow = make_state(tasks, greedy=True), make_state(tasks, greedy=True)
-        shape = len(narrow.heap_size), n
-        narrow = narrow._replace(heap_key=np.empty(shape), heap_op=np.empty(shape, np.int64))
+        shape = len(narrow.heaps.size), n
+        narrow = narrow._replace(heaps=narrow.heaps._replace(key=np.empty(shape), op=np.empty(shape, np.int64)))
         ends = [list_entries.greedy(tasks, w, level, np.zeros(n, np.int64))[0] for w in (wide, narrow)]
         assert ends[0] == ends[1]
         assert wide.start.tolist() == narrow.start.tolist()

@@ -62,8 +62,12 @@ def co_placed_units(problem: Problem, share: float) -> Units:
         joining.join(groups[gradient], groups[operation])
     capacity = Decisions(problem).capacity[np.unique(np.array(problem.machine.pool_of))]
     most = share * float(capacity.mean())
-    for parent, child in only_children(graph):
-        joining.join(groups[parent], groups[child], most)
+    kept = (graph.phase == PARAMETER).tolist()
+    children = only_children(graph)
+    for parameters in (True, False):  # a chain that grew first would leave parameters behind
+        for parent, child in children:
+            if kept[parent] == parameters:
+                joining.join(groups[parent], groups[child], float("inf") if parameters else most)
     of = np.array([joining.root(g) for g in range(problem.n_groups)], np.int64)
     of = np.unique(of, return_inverse=True)[1].astype(np.int64).reshape(-1)
     shut = np.zeros((int(of.max(initial=-1)) + 1, problem.n_devices), np.int64)

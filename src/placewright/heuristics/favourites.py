@@ -23,7 +23,7 @@ class FavouriteParams:
     threshold: float = 0.1
     """An edge of at most this value in the solved programme leads to a favourite; 0.1 is Baechi's."""
     most_edges: int = 10_000
-    """Edges of the programme at most; more are joined by co-placement, and refused if that is not enough."""
+    """Edges of the programme at most. A larger one is co-placed again while a round saves 5 % of them, or refused."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.threshold < 0.5:
@@ -55,14 +55,16 @@ def favourites(t: Tasks, phase: NDArray[np.int8], params: FavouriteParams) -> Lo
     kept = relaxed(parts) <= params.threshold
     chosen = np.full(len(parts.time), -1, np.int64)
     chosen[parts.parent[kept]] = parts.child[kept]
-    # Only the last operation of a part has children outside it. Of several children in one part the first counts.
-    found = np.full(len(t.kind), -1, np.int64)
+    # Only the last operation of a part has children outside it. Of several children in one part the first counts, and
+    # of several parents of a child the one before its part; within the part, that of longest time and transfer.
     of = parts.of
-    followed = np.flatnonzero((of[parent] == of[child]) | (chosen[of[parent]] == of[child]))
+    inner = of[parent] == of[child]
+    followed = np.flatnonzero(inner | (chosen[of[parent]] == of[child]))
     first = followed[np.lexsort((child[followed], parent[followed]))]
     alone = first[np.unique(parent[first], return_index=True)[1]]
-    latest = alone[np.lexsort((-parent[alone], child[alone]))]
-    one_each = latest[np.unique(child[latest], return_index=True)[1]]
+    best = alone[np.lexsort((-parent[alone], -(t.mean[parent] + move)[alone], inner[alone], child[alone]))]
+    one_each = best[np.unique(child[best], return_index=True)[1]]
+    found = np.full(len(t.kind), -1, np.int64)
     found[parent[one_each]] = child[one_each]
     return found
 
@@ -72,7 +74,7 @@ def co_placed(t: Tasks, forward: NDArray[np.bool_], edges: tuple[Longs, Longs, F
     parent, child, move = edges
     of = np.full(len(forward), -1, np.int64)
     of[forward] = np.arange(int(forward.sum()))
-    count, rounds = int(forward.sum()), 0
+    count, rounds, before = int(forward.sum()), 0, len(parent)
     while True:
         ends = np.stack([of[parent], of[child]], 1)
         crossing = ends[:, 0] != ends[:, 1]
@@ -83,15 +85,16 @@ def co_placed(t: Tasks, forward: NDArray[np.bool_], edges: tuple[Longs, Longs, F
             time = np.zeros(count)
             np.add.at(time, of[forward], t.mean[forward])
             return Parts(of, time, pairs[:, 0], pairs[:, 1], longest)
+        if rounds > 1 and len(pairs) > 0.95 * before:
+            raise InputError(
+                f"m-sct: after {rounds} rounds of co-placement its linear programme has {len(pairs)} edges; at most "
+                f"{most} are allowed, and another round would save few. Use m-etf, or raise most_edges and be patient."
+            )
+        before = len(pairs)
         children = np.bincount(pairs[:, 0], minlength=count)
         goes_to = np.arange(count)
         only = children[pairs[:, 0]] == 1
         goes_to[pairs[only, 0]] = pairs[only, 1]
-        if rounds and not only.any():
-            raise InputError(
-                f"m-sct: its linear programme would have {len(pairs)} edges, even after co-placement; at most {most} "
-                "are allowed. Use m-etf, or FavouriteParams with more edges and patience."
-            )
         while not np.array_equal(goes_to, goes_to[goes_to]):  # to the last of every chain
             goes_to = goes_to[goes_to]
         labels, goes_to = np.unique(goes_to, return_inverse=True)

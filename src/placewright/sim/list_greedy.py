@@ -27,45 +27,45 @@ def goes_first(level, key, a, other, b):
 
 
 @plain
-def push(w, level, row, key, j):
+def push(heaps, level, row, key, j):
     """Add an operation to a heap."""
-    at = w.heap_size[row]
-    w.heap_size[row] += 1
+    at = heaps.size[row]
+    heaps.size[row] += 1
     while at > 0:
         up = (at - 1) >> 1
-        if not goes_first(level, key, j, w.heap_key[row, up], w.heap_op[row, up]):
+        if not goes_first(level, key, j, heaps.key[row, up], heaps.op[row, up]):
             break
-        w.heap_key[row, at], w.heap_op[row, at] = w.heap_key[row, up], w.heap_op[row, up]
+        heaps.key[row, at], heaps.op[row, at] = heaps.key[row, up], heaps.op[row, up]
         at = up
-    w.heap_key[row, at], w.heap_op[row, at] = key, j
+    heaps.key[row, at], heaps.op[row, at] = key, j
 
 
 @plain
-def pop(w, level, row):
+def pop(heaps, level, row):
     """Take the first operation from a heap."""
-    size = w.heap_size[row] - 1
-    w.heap_size[row] = size
-    key, j = w.heap_key[row, size], w.heap_op[row, size]
+    size = heaps.size[row] - 1
+    heaps.size[row] = size
+    key, j = heaps.key[row, size], heaps.op[row, size]
     at = 0
     while True:
         down = 2 * at + 1
         if down >= size:
             break
         if down + 1 < size and goes_first(
-            level, w.heap_key[row, down + 1], w.heap_op[row, down + 1], w.heap_key[row, down], w.heap_op[row, down]
+            level, heaps.key[row, down + 1], heaps.op[row, down + 1], heaps.key[row, down], heaps.op[row, down]
         ):
             down += 1
-        if not goes_first(level, w.heap_key[row, down], w.heap_op[row, down], key, j):
+        if not goes_first(level, heaps.key[row, down], heaps.op[row, down], key, j):
             break
-        w.heap_key[row, at], w.heap_op[row, at] = w.heap_key[row, down], w.heap_op[row, down]
+        heaps.key[row, at], heaps.op[row, at] = heaps.key[row, down], heaps.op[row, down]
         at = down
-    w.heap_key[row, at], w.heap_op[row, at] = key, j
+    heaps.key[row, at], heaps.op[row, at] = key, j
 
 
 # Candidates -------------------------------------------------------------------------------------------------------
 
 
-@plain
+@inline
 def arrival(t, w, j, d, everywhere):
     """When the inputs of operation j could be on device d, or on every device that its group could ever be on."""
     return reaches_all(t, w, j) if everywhere else reaches(t, w, j, d)
@@ -81,49 +81,49 @@ def reaches_all(t, w, j):
     return latest
 
 
-@plain
+@inline
 def is_candidate(t, w, j, d):
     """Whether operation j may be scheduled on device d now and fits."""
     first = t.first[t.group[j], d] != 0 or w.decided[t.group[j]] == d
     return w.done[j] == 0 and first and is_open(t, w, t.group[j], d) and tier(t, w, j, d) == 0
 
 
-@plain
+@inline
 def best_on(t, w, level, d, everywhere):
     """The operation that starts first on device d, or -1, and when it does."""
     devices = len(t.pool_of)
     waiting = 2 * devices * everywhere + d
     startable = waiting + devices
-    while w.heap_size[waiting] and w.heap_key[waiting, 0] <= w.free[d]:
-        j = w.heap_op[waiting, 0]
-        pop(w, level, waiting)
+    while w.heaps.size[waiting] and w.heaps.key[waiting, 0] <= w.free[d]:
+        j = w.heaps.op[waiting, 0]
+        pop(w.heaps, level, waiting)
         if w.done[j] == 0 and is_open(t, w, t.group[j], d):
             at = arrival(t, w, j, d, everywhere)
             if at <= w.free[d]:
-                push(w, level, startable, 0.0, j)
+                push(w.heaps, level, startable, 0.0, j)
             else:
-                push(w, level, waiting, at, j)
-    while w.heap_size[startable]:
-        j = w.heap_op[startable, 0]
+                push(w.heaps, level, waiting, at, j)
+    while w.heaps.size[startable]:
+        j = w.heaps.op[startable, 0]
         if is_candidate(t, w, j, d):
             at = arrival(t, w, j, d, everywhere)
             if at <= w.free[d]:
                 return j, w.free[d]
-            push(w, level, waiting, at, j)
-        pop(w, level, startable)
-    while w.heap_size[waiting]:
-        j = w.heap_op[waiting, 0]
+            push(w.heaps, level, waiting, at, j)
+        pop(w.heaps, level, startable)
+    while w.heaps.size[waiting]:
+        j = w.heaps.op[waiting, 0]
         at = arrival(t, w, j, d, everywhere)
         fits = is_candidate(t, w, j, d)
-        if fits and at == w.heap_key[waiting, 0]:
+        if fits and at == w.heaps.key[waiting, 0]:
             return j, at
-        pop(w, level, waiting)
+        pop(w.heaps, level, waiting)
         if fits:
-            push(w, level, waiting, at, j)
+            push(w.heaps, level, waiting, at, j)
     return NONE, 0.0
 
 
-@plain
+@inline
 def candidate(t, w, level, d):
     """The operation to schedule next on device d, or -1, and when it would start.
 
@@ -165,19 +165,19 @@ def any_pair(t, w, level):
 # The loop ---------------------------------------------------------------------------------------------------------
 
 
-@plain
+@inline
 def offer(t, w, level, j):
     """Put a ready operation into the heaps of every device where it may be; none where they have no room left."""
     devices = len(t.pool_of)
-    if w.count[N_OFFERED] == w.heap_op.shape[1]:
+    if w.count[N_OFFERED] == w.heaps.op.shape[1]:
         return
     w.count[N_OFFERED] += 1
-    both = w.heap_size.shape[0] > 2 * devices
+    both = w.heaps.size.shape[0] > 2 * devices
     for d in range(devices):
         if is_open(t, w, t.group[j], d):
-            push(w, level, d, reaches(t, w, j, d), j)
+            push(w.heaps, level, d, reaches(t, w, j, d), j)
             if both:
-                push(w, level, 2 * devices + d, reaches_all(t, w, j), j)
+                push(w.heaps, level, 2 * devices + d, reaches_all(t, w, j), j)
 
 
 @plain
@@ -231,6 +231,12 @@ def follow(t, w, queue, size, j):
     return size
 
 
+@plain
+def offer_rarely(t, w, level, j):
+    """The same, compiled apart."""
+    offer(t, w, level, j)
+
+
 @inline
 def offer_again(t, w, level):
     """Offer what a decision since the last time could have made to fit."""
@@ -240,19 +246,19 @@ def offer_again(t, w, level):
         for m in range(t.member_start[g], t.member_start[g + 1]):
             i = t.member[m]
             if w.ready_at[i] >= 0:
-                offer(t, w, level, i)
+                offer_rarely(t, w, level, i)
             if t.kind[i] == PASSIVE:
                 for e in range(t.out_start[i], t.out_start[i + 1]):
                     if w.ready_at[t.out_op[e]] >= 0:
-                        offer(t, w, level, t.out_op[e])
+                        offer_rarely(t, w, level, t.out_op[e])
     w.count[N_TOUCHED] = 0
-    full = w.count[N_OFFERED] == w.heap_op.shape[1]
+    full = w.count[N_OFFERED] == w.heaps.op.shape[1]
     if full or w.count[APART]:  # what is kept apart may leave room for others anywhere
-        w.heap_size[:] = 0
+        w.heaps.size[:] = 0
         w.count[N_OFFERED] = 0
         w.count[APART] = 0
         for k in range(w.count[N_READY]):
-            offer(t, w, level, w.ready[k])
+            offer_rarely(t, w, level, w.ready[k])
 
 
 @plain

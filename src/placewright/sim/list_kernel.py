@@ -56,7 +56,7 @@ def find_ranks(t, moves, up, down):
 # Where a group may be, and what fits ------------------------------------------------------------------------------
 
 
-@plain
+@inline
 def may(t, w, g, d):
     """Whether group g, not decided yet, may be on device d beside those that were."""
     free = t.choices[g, d] != 0
@@ -65,13 +65,13 @@ def may(t, w, g, d):
     return free
 
 
-@plain
+@inline
 def is_open(t, w, g, d):
     """Whether operations of group g may be scheduled on device d."""
     return w.decided[g] == d or (w.decided[g] < 0 and may(t, w, g, d))
 
 
-@plain
+@inline
 def move(t, e, source, d):
     """The time of what edge e carries, from one device to another."""
     if t.in_fixed[e] == NOTHING or t.pool_of[source] == t.pool_of[d]:
@@ -188,7 +188,7 @@ def put_forced(t, w):
     return DONE
 
 
-@plain
+@inline
 def decide_group(t, w, g, d):
     """Put a group on a device, and others where that leaves them; the group that cannot go anywhere, or DONE."""
     if d < 0:
@@ -197,16 +197,15 @@ def decide_group(t, w, g, d):
     return put_forced(t, w) if t.apart_start[g] < t.apart_start[g + 1] else DONE
 
 
-@plain
+@inline
 def decide(t, w, j, d):
     """Put operation j's group on device d and what it reads where that goes; the group that cannot go, or DONE."""
-    stuck = DONE
-    if w.decided[t.group[j]] < 0:
-        stuck = decide_group(t, w, t.group[j], d)
-    for e in range(t.in_start[j], t.in_start[j + 1]):
-        g = t.group[t.in_op[e]]
+    stuck = DONE if d >= 0 else t.group[j]
+    for e in range(t.in_start[j] - 1, t.in_start[j + 1]):  # one before the first stands for the operation itself
+        own = e < t.in_start[j]
+        g = t.group[j] if own else t.group[t.in_op[e]]
         if stuck == DONE and w.decided[g] < 0:
-            stuck = decide_group(t, w, g, home(t, w, g, e, d))
+            stuck = decide_group(t, w, g, d if own else home(t, w, g, e, d))
     return stuck
 
 
@@ -267,26 +266,9 @@ def fill_gap(w, d, k, start, finish):
             w.gap_end[d, m] = w.gap_end[d, m + 1]
 
 
-@plain
-def run_at(t, w, j, d):
-    """Schedule operation j on device d in the first slot; the group that cannot be decided, or DONE."""
-    stuck = decide(t, w, j, d)
-    if stuck != DONE:
-        return stuck
-    start = reaches(t, w, j, d)
-    if t.kind[j] == ON:
-        k = find_gap(w, d, start, t.cost[j, d])
-        start = max(start, w.gap_start[d, k])
-        if start + t.cost[j, d] > start:
-            fill_gap(w, d, k, start, start + t.cost[j, d])
-    w.start[j] = start
-    w.finish[j] = start + t.cost[j, d]
-    return DONE
-
-
-@plain
-def run_earliest(t, w, j):
-    """Schedule operation j where it ends first, among the devices where it fits best."""
+@inline
+def earliest(t, w, j):
+    """Where operation j ends first, among the devices where it fits best; or NONE."""
     best, best_tier, best_finish = NONE, 3, 0.0
     for d in range(len(t.pool_of)):
         if is_open(t, w, t.group[j], d):
@@ -298,7 +280,23 @@ def run_earliest(t, w, j):
             fit = tier(t, w, j, d)
             if fit < best_tier or (fit == best_tier and finish < best_finish):
                 best, best_tier, best_finish = d, fit, finish
-    return t.group[j] if best < 0 else run_at(t, w, j, best)
+    return best
+
+
+@inline
+def run_at(t, w, j, d):
+    """Schedule operation j on device d in the first slot; the group that cannot be decided, or DONE."""
+    stuck = decide(t, w, j, d)
+    if stuck == DONE:
+        start = reaches(t, w, j, d)
+        if t.kind[j] == ON:
+            k = find_gap(w, d, start, t.cost[j, d])
+            start = max(start, w.gap_start[d, k])
+            if start + t.cost[j, d] > start:
+                fill_gap(w, d, k, start, start + t.cost[j, d])
+        w.start[j] = start
+        w.finish[j] = start + t.cost[j, d]
+    return stuck
 
 
 # The two methods --------------------------------------------------------------------------------------------------
@@ -312,7 +310,7 @@ def heft(t, w, order):
         if stuck != DONE:
             return stuck
         if t.kind[order[k]] != PASSIVE:
-            stuck = run_earliest(t, w, order[k])
+            stuck = run_at(t, w, order[k], earliest(t, w, order[k]))
     return decide_rest(t, w) if stuck == DONE else stuck
 
 
@@ -338,8 +336,10 @@ def cpop(t, w, priorities, on_path, device):
     while size and stuck == DONE:
         j = pop_heap(w.ready, 0, size, priorities)
         size -= 1
-        keep = on_path[j] != 0 and is_open(t, w, t.group[j], device) and tier(t, w, j, device) == 0
-        stuck = run_at(t, w, j, device) if keep else run_earliest(t, w, j)
+        d = device
+        if not (on_path[j] != 0 and is_open(t, w, t.group[j], d) and tier(t, w, j, d) == 0):
+            d = earliest(t, w, j)
+        stuck = run_at(t, w, j, d)
         for k in range(t.out_start[j], t.out_start[j + 1]):
             i = t.out_op[k]
             w.waits[i] -= 1

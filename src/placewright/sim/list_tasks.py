@@ -56,6 +56,14 @@ class Tasks(NamedTuple):
     favourite: Any  # (n,) the operation that its device is kept free for, or -1
 
 
+class Heaps(NamedTuple):
+    """Heaps of operations, one in each row."""
+
+    key: Any  # (rows, 2 n + 64)
+    op: Any  # (rows, 2 n + 64)
+    size: Any  # (rows,)
+
+
 class State(NamedTuple):
     """One schedule in the making."""
 
@@ -78,9 +86,7 @@ class State(NamedTuple):
     done: Any  # (n,) whether it was scheduled
     ready: Any  # (n,) operations that may be scheduled
     ready_at: Any  # (n,) where an operation is in `ready`, or -1
-    heap_key: Any  # (rows, 2 n + 64)
-    heap_op: Any  # (rows, 2 n + 64)
-    heap_size: Any  # (rows,)
+    heaps: Heaps
 
 
 def make_state(t: Tasks, greedy: bool) -> State:
@@ -110,9 +116,7 @@ def make_state(t: Tasks, greedy: bool) -> State:
         done=np.zeros(n, np.uint8),
         ready=np.zeros(n, np.int64),
         ready_at=np.full(n, -1, np.int64),
-        heap_key=np.empty((rows, 2 * n + 64)),
-        heap_op=np.empty((rows, 2 * n + 64), np.int64),
-        heap_size=np.zeros(rows, np.int64),
+        heaps=Heaps(np.empty((rows, 2 * n + 64)), np.empty((rows, 2 * n + 64), np.int64), np.zeros(rows, np.int64)),
     )
     if gaps:
         state.gap_start[:, 0], state.gap_end[:, 0] = 0.0, np.inf
