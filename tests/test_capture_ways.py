@@ -136,6 +136,30 @@ def test_weights_are_not_touched_by_trials():
         assert torch.equal(parameter, kept[name][1])
 
 
+class Remembering(nn.Module):
+    """Keeps what it computed last in an attribute that is no buffer."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.last = nn.Linear(4, 4), None
+
+    def forward(self, x):
+        y = self.a(x) if self.last is None else self.a(x) + self.last
+        self.last = y.detach()
+        return y.mean()
+
+
+@pytest.mark.parametrize("way", ["export", "make_fx"])
+def test_attributes_are_put_back(way, monkeypatch):
+    """No way leaves a tensor without memory in the model."""
+    if way == "make_fx":
+        monkeypatch.setattr(TRACE, "_exported", refused)
+    model = Remembering()
+    assert capture_step(model, torch.zeros(2, 4), optimizer="sgd").method == way
+    assert model.last is None
+    assert model(torch.zeros(2, 4)).isfinite()
+
+
 class Penalty(nn.Module):
     """Differentiates in its forward pass, which torch.export does not take."""
 

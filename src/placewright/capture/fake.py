@@ -102,7 +102,11 @@ def lent_zeros(model: nn.Module, inputs: Any) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _lent(model: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
-    """Put others in the place of a model's parameters and buffers, and everything back afterwards."""
+    """Put others in the place of a model's parameters and buffers, and everything back afterwards.
+
+    So is what the model writes into its own attributes meanwhile, such as a cache.
+    """
+    attributes = [(module, dict(vars(module))) for module in model.modules()]
     kept: list[tuple[dict[str, Any], str, torch.Tensor]] = []
     try:
         for module in model.modules():
@@ -114,6 +118,9 @@ def _lent(model: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor]) ->
             _refresh_recurrent(module)
         yield
     finally:
+        for module, own in attributes:
+            vars(module).clear()
+            vars(module).update(own)
         for held, name, tensor in kept:
             held[name] = tensor
         for module in model.modules():
