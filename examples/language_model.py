@@ -6,7 +6,7 @@ The function returns a module and its inputs. It runs on tensors without memory,
 """
 
 import torch
-import torch.nn.functional as F
+import torch.nn.functional as F  # noqa: N812
 from torch import nn
 
 

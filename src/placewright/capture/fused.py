@@ -35,7 +35,7 @@ def attention(
     """Return what was attended to [B, H, T, E], the logarithms of the sums [B, H, T], and the state of the draws."""
     out, sums, state = _attention_outputs(query, value)
     if query.is_cuda:
-        found, logsumexp, seed, offset = _on_gpu(query, key, value, _bias(query, mask), dropout, causal, scale)
+        found, logsumexp, seed, offset = _on_gpu((query, key, value), mask, dropout, causal, scale)
         state[:16] = torch.stack([seed.cpu(), offset.cpu()]).view(torch.uint8).flatten()
         out.copy_(found)
         sums.copy_(logsumexp[..., : sums.shape[-1]])
@@ -47,7 +47,7 @@ def attention(
 
 
 @attention.register_fake
-def _(query: Any, key: Any, value: Any, mask: Any, dropout: Any, causal: Any, scale: Any) -> Any:
+def _(query: Any, key: Any, value: Any, *rest: Any) -> Any:
     return _attention_outputs(query, value)
 
 
@@ -96,11 +96,12 @@ def _attention_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Te
     return out, sums, query.new_empty(_STATE_BYTES, dtype=torch.uint8)
 
 
-def _on_gpu(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, dropout: float, causal: bool,
-            scale: float | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+def _on_gpu(
+    heads: tuple[Tensor, Tensor, Tensor], mask: Tensor | None, dropout: float, causal: bool, scale: float | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output, logarithms of sums, seed and offset from the kernel that takes any type and bias."""
     run = torch.ops.aten._scaled_dot_product_efficient_attention
-    return run(query, key, value, bias, True, dropout, causal, scale=scale)  # type: ignore[no-any-return]
+    return run(*heads, _bias(heads[0], mask), True, dropout, causal, scale=scale)  # type: ignore[no-any-return]
 
 
 def _bias(query: Tensor, mask: Tensor | None) -> Tensor | None:
