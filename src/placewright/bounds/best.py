@@ -11,19 +11,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.bounds.fit import check_fit
+from placewright.bounds.heads import Heads, heads
 from placewright.bounds.lagrangian import proved
 from placewright.bounds.multipliers import solve
-from placewright.bounds.paths import Heads, best_window, heads, window_rows
 from placewright.bounds.relaxed import Relaxed, Row
-from placewright.bounds.rows import heaviest_path, load_rows, memory_rows, path_row
+from placewright.bounds.rows import load_rows, memory_rows, occupancy_rows
+from placewright.bounds.stages import heaviest_path, path_row, stage_row
+from placewright.bounds.windows import best_window, window_rows
 from placewright.errors import InfeasibleError
 from placewright.problem import Problem
 from placewright.sim.lower import NEVER, PICO
 
-ROUNDS = 4
+ROUNDS = 12
 """How many paths are tried one after the other, each the longest where the programme puts things."""
+MOST_ROUNDS = 60_000
+"""Operations times rounds."""
 LONGER = 1.001
-"""By how much a path must be longer than what is proved to be tried."""
+"""By how much a path must be longer than what the programme found to be tried."""
+PATIENCE = 3
+"""Rounds without gain after which no more are tried."""
+HORIZONS = 4
+"""How many lengths of a step are tried for what memory holds on average."""
 
 
 @dataclass(frozen=True)
@@ -85,23 +93,57 @@ def _lower_bound(problem: Problem) -> Bound:
 def _combined(
     relaxed: Relaxed, times: Heads, rows: list[Row], weights: NDArray[np.float64], parts: dict[str, int]
 ) -> None:
-    """Add what windows, and windows, work, memory and paths together, prove of a step."""
+    """Add what windows prove of a step, and windows, work, memory, paths and stages together."""
     window = best_window(relaxed, times, weights, max(parts.values()))
     parts["work between ends"] = window.bound_ps
     rows = [*rows, *window_rows(relaxed, times, window)]
-    cost = np.where(relaxed.cost_ps == NEVER, 0, relaxed.cost_ps).astype(np.float64)
-    least = np.where(relaxed.cost_ps == NEVER, np.inf, cost).min(axis=1)
-    _, ops, reads = heaviest_path(relaxed, least)
-    for k in range(ROUNDS):
-        rows.append(path_row(relaxed, ops, reads, k))
+    least = np.where(relaxed.cost_ps == NEVER, np.inf, relaxed.cost_ps).min(axis=1)
+    rows.append(path_row(relaxed, heaviest_path(relaxed, least), "path"))
+    parts["combined"], rows = _along(relaxed, rows, parts, ROUNDS)
+    if any(not row.is_load for row in rows):
+        parts["memory in time"] = _in_time(relaxed, rows, parts)
+
+
+def _along(relaxed: Relaxed, rows: list[Row], parts: dict[str, int], rounds: int) -> tuple[int, list[Row]]:
+    """What the rows prove, with more rows of paths and stages, found in turn; and the rows that proved most."""
+    cost = np.where(relaxed.cost_ps == NEVER, 0, relaxed.cost_ps)
+    found, used, first = [0], rows, len(rows)
+    for k in range(max(2, min(rounds, MOST_ROUNDS // relaxed.problem.n_ops))):
         dual = solve(relaxed, rows, float(max(1, *parts.values())))
         if dual is None:
-            return
-        parts["combined"] = max(parts.get("combined", 0), _rounded(proved(relaxed, rows, dual.multipliers)))
-        shares = dual.shares[relaxed.problem.groups]
-        length, ops, reads = heaviest_path(relaxed, (cost * shares).sum(axis=1))
-        if length <= LONGER * dual.value_ps:
-            return
+            break
+        found.append(_rounded(proved(relaxed, rows, dual.multipliers)))
+        counts = [j < first or m > 0 for j, m in enumerate(dual.multipliers.tolist())]
+        if found[-1] == max(found):
+            used = [row for row, count in zip(rows, counts, strict=True) if count]
+        if k >= PATIENCE and max(found) <= LONGER * max(found[:-PATIENCE]):
+            break
+        path = heaviest_path(relaxed, (cost * dual.shares[relaxed.problem.groups]).sum(axis=1))
+        length, row = stage_row(relaxed, path, dual.shares, f"stages {k}")
+        if max(path.length, length) <= LONGER * dual.value_ps:
+            break
+        rows = [*rows, row]
+        if path.length > LONGER * dual.value_ps:
+            rows.append(path_row(relaxed, path, f"path {k}"))
+    return max(found), used
+
+
+def _in_time(relaxed: Relaxed, rows: list[Row], parts: dict[str, int]) -> int:
+    """What holds if memory on average over the step counts too.
+
+    Either a step takes longer than a horizon, or the rows for that horizon hold; so the lesser of both is proved.
+    """
+    best, horizon = 0, max(parts.values())
+    for k in range(HORIZONS):
+        more = occupancy_rows(relaxed, horizon)
+        if not more:
+            break
+        found, _ = _along(relaxed, [*rows, *more], parts, 2)
+        best = max(best, min(found, horizon))
+        horizon = found if k == 0 else (found + horizon) // 2
+        if horizon <= max(parts.values()):
+            break
+    return best
 
 
 def _largest_group(relaxed: Relaxed) -> int:

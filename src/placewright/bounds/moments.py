@@ -39,10 +39,9 @@ def moments(relaxed: Relaxed, pools: int) -> list[Moment]:
     graph = relaxed.problem.graph
     granule = int(relaxed.classes.granule[pools])
     capacity = int(relaxed.classes.capacity[pools])
-    size = relaxed.rounded(graph.tensor_bytes, granule)
+    need, size = needs(relaxed, granule)
     roots, reads = _roots(graph)
     step = relaxed.problem.objective == "step"
-    need = _needs(relaxed, granule, roots, size)
     alive = _profile(graph, roots, reads, size) if step else np.zeros(graph.n_ops, np.int64)
     lent = np.zeros(graph.n_ops, np.int64)
     kept = graph.persistent[graph.in_tensor] & relaxed.crossing
@@ -75,9 +74,11 @@ def _roots(graph: OpGraph) -> tuple[Ints, Bools]:
     return roots, holds
 
 
-def _needs(relaxed: Relaxed, granule: int, roots: Ints, size: Longs) -> Longs:
-    """Bytes of every operation alone: workspace, outputs of its own, and the transient tensors that it reads."""
+def needs(relaxed: Relaxed, granule: int) -> tuple[Longs, Longs]:
+    """Bytes of every operation alone (workspace, its outputs, the transient tensors that it reads); and of tensors."""
     graph = relaxed.problem.graph
+    size = relaxed.rounded(graph.tensor_bytes, granule)
+    roots, _ = _roots(graph)
     need = relaxed.rounded(graph.workspace_bytes, granule)
     made = np.flatnonzero(roots == np.arange(graph.n_tensors))
     np.add.at(need, graph.tensor_op[made], size[made])
@@ -88,7 +89,7 @@ def _needs(relaxed: Relaxed, granule: int, roots: Ints, size: Longs) -> Longs:
     first = np.ones(len(order), bool)
     first[1:] = np.diff(key[order]) > 0
     np.add.at(need, graph.read_op[held[order[first]]], least[order[first]])
-    return np.where(graph.off_queue, 0, need)
+    return np.where(graph.off_queue, 0, need), size
 
 
 def _profile(graph: OpGraph, roots: Ints, reads: Bools, size: Longs) -> Longs:

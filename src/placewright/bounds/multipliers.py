@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from placewright.bounds.relaxed import Relaxed, Row, summed
 from placewright.graph import PARAMETER, Ints
 
-MOST_CLUSTERS = 200
-MOST_FLOWS = 3000
+MOST_CLUSTERS = 400
+MOST_FLOWS = 6000
 """Variables for what differs between the ends of links; the lightest links are left out."""
 SHORTAGE = 1e4
 """Price of memory that is missing, in units of the objective for the whole of a set of pools."""
@@ -97,10 +97,10 @@ def _rounded(features: NDArray[np.float64], allowed: int, steps: float) -> NDArr
 
 
 def _numbered(keys: NDArray[np.generic]) -> Ints:
-    """Equal rows get equal numbers."""
-    if not len(keys):
-        return np.zeros(0, np.int32)
-    number: Ints = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int32)
+    """Equal rows of whole numbers get equal numbers; so do unlike ones that share a hash, which does no harm."""
+    factors = np.cumprod(np.full(keys.shape[1], 0x9E3779B97F4A7C15, np.uint64), dtype=np.uint64)
+    hashes = (keys.astype(np.int64).astype(np.uint64) * factors).sum(axis=1, dtype=np.uint64)
+    number: Ints = np.unique(hashes, return_inverse=True)[1].astype(np.int32)
     return number
 
 

@@ -66,7 +66,7 @@ class Pairs:
     reads: Ints
     factor: Floats
     """(K, K) by the classes of maker and reader."""
-    bytes: Longs | None = None
+    bytes: NDArray[Any] | None = None
     """Of each of the reads; None: its picoseconds."""
 
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
-from placewright.bounds.moments import moments
+from placewright.bounds.moments import moments, needs
 from placewright.bounds.relaxed import Pairs, Relaxed, Row, summed
-from placewright.graph import Ints
+from placewright.graph import STORE
+from placewright.sim.lower import NEVER
+
+MOST_SETS = 3
+"""Sets of pools for which single operations are looked at, the smallest."""
 
 
 def load_rows(relaxed: Relaxed) -> list[Row]:
@@ -35,10 +38,11 @@ def load_rows(relaxed: Relaxed) -> list[Row]:
 def memory_rows(relaxed: Relaxed) -> list[Row]:
     """What a set of pools holds: persistent bytes, and beside them what certain operations need."""
     rows = []
+    small = np.argsort(relaxed.classes.capacity, kind="stable")[:MOST_SETS]
     for s, capacity in enumerate(relaxed.classes.capacity.tolist()):
         here = np.flatnonzero(relaxed.classes.pools_of == s)
         held = relaxed.held[:, s].astype(np.float64)
-        tight = moments(relaxed, s)
+        tight = moments(relaxed, s) if s in small else []
         if not tight and int(held.sum()) <= capacity:
             continue
         for moment in (None, *tight):
@@ -57,40 +61,36 @@ def memory_rows(relaxed: Relaxed) -> list[Row]:
     return rows
 
 
-def path_row(relaxed: Relaxed, ops: list[int], reads: list[int], number: int) -> Row:
-    """The time along one path of the graph: its operations, and its transfers, one after the other."""
-    groups = relaxed.problem.groups[ops]
-    columns = {}
-    for k in range(relaxed.n_classes):
-        cost = np.where(relaxed.allowed[groups, k], relaxed.cost_ps[ops, k], 0)
-        columns[k] = summed(groups, cost, relaxed.problem.n_groups)
-    crossing: Ints = np.array([e for e in reads if relaxed.crossing[e]], np.int32)
-    factor = (relaxed.classes.apart & relaxed.classes.reached).astype(np.float64)
-    return Row(f"path {number}", 0, columns, (Pairs(crossing, factor),))
+def occupancy_rows(relaxed: Relaxed, horizon_ps: int) -> list[Row]:
+    """What memory holds on average over a step, if the step takes no longer than `horizon_ps`.
 
-
-def heaviest_path(relaxed: Relaxed, weights: NDArray[np.float64]) -> tuple[float, list[int], list[int]]:
-    """The largest sum of weights along a path, its operations, and its reads (the largest between two)."""
-    graph = relaxed.problem.graph
-    makers, in_start = graph.tensor_op[graph.in_tensor].tolist(), graph.in_start.tolist()
-    after, after_start = graph.after_op.tolist(), graph.after_start.tolist()
-    end: list[float] = []
-    come: list[tuple[int, int]] = []
-    for i, weight in enumerate(weights.tolist()):
-        latest, source, by = 0.0, -1, -1
-        for e in range(in_start[i], in_start[i + 1]):
-            if end[makers[e]] > latest:
-                latest, source, by = end[makers[e]], makers[e], e
-        for j in after[after_start[i] : after_start[i + 1]]:
-            if end[j] > latest:
-                latest, source, by = end[j], j, -1
-        end.append(latest + weight)
-        come.append((source, by))
-    i = max(range(len(end)), key=end.__getitem__, default=-1)
-    length, ops, reads = (end[i] if end else 0.0), [], []
-    while i >= 0:
-        ops.append(i)
-        i, by = come[i]
-        if by >= 0:
-            reads.append(by)
-    return length, ops[::-1], reads[::-1]
+    Persistent bytes are there all the time. What an operation makes and reads is there while it runs, and a tensor
+    that is received while it is on its way; one that is borrowed also while its reader runs.
+    """
+    graph, classes, pool_of = relaxed.problem.graph, relaxed.classes, np.array(relaxed.problem.machine.pool_of)
+    stored = np.zeros(graph.n_tensors, bool)  # what a store receives occupies nothing
+    stored[graph.in_tensor[graph.phase[graph.read_op] == STORE]] = True
+    reads = relaxed.main[~stored[graph.in_tensor[relaxed.main]]]
+    tensors = graph.in_tensor[reads]
+    cost = np.where(relaxed.cost_ps == NEVER, 0, relaxed.cost_ps)
+    rows = []
+    for s, capacity in enumerate(classes.capacity.tolist()):
+        here = classes.pools_of == s
+        pools = pool_of[here[classes.of]]
+        if len(np.unique(pools)) < len(pools):
+            continue  # devices of one pool may read the same bytes at the same time
+        need, size = needs(relaxed, int(classes.granule[s]))
+        columns = {
+            k: relaxed.held[:, s] + summed(relaxed.problem.groups, need * (cost[:, k] / horizon_ps), len(relaxed.held))
+            for k in np.flatnonzero(here).tolist()
+        }
+        there, in_set = np.flatnonzero(~here).tolist(), np.flatnonzero(here).tolist()
+        ways = [relaxed.lasts(tensors, a, b) for a in there for b in in_set]
+        lasts = np.min(ways, axis=0, initial=np.inf) if ways else np.zeros(len(reads))
+        runs = np.where(relaxed.cost_ps == NEVER, np.inf, relaxed.cost_ps)[:, here].min(axis=1)[graph.read_op[reads]]
+        runs = np.where(graph.persistent[tensors] & np.isfinite(runs), runs, 0.0)
+        factor = np.outer(~here, here) / horizon_ps
+        rows.append(
+            Row(f"memory {s} on average", capacity, columns, (Pairs(reads, factor, size[tensors] * (lasts + runs)),), s)
+        )
+    return rows
