@@ -135,6 +135,8 @@ def linear_splits(problem: Problem, units: Units, most_units: int) -> Iterator[N
             costing = Costing.of(problem, routes, hosts=hosts, lowered=lowered)
             if costing.uniform and (routes is not Routes.DEAREST or (loads and not hosts)):
                 continue
+            if hosts and not loads and routes is not Routes.DEAREST:
+                continue  # the cheapest route between hosts and others says little of the objective
             if not costing.classes.devices:
                 continue
             for memory in (Memory.LOADS,) if loads else Memory:

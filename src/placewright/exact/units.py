@@ -87,8 +87,8 @@ def _places(problem: Problem) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
 def _companions(problem: Problem, place: NDArray[np.int64], is_unit: NDArray[np.bool_]) -> list[tuple[int, int]]:
     """(group, group that it belongs to).
 
-    What is on no queue belongs to its first reader, and what comes after the forward pass to its forward operation;
-    that only where the graph does not itself say what is with what.
+    What is on no queue belongs to its first reader; a counter of batches to the operation before it; and what comes
+    after the forward pass to its forward operation, but only where the graph does not itself say what is with what.
     """
     graph, groups = problem.graph, problem.groups
     pairs = []
@@ -100,7 +100,7 @@ def _companions(problem: Problem, place: NDArray[np.int64], is_unit: NDArray[np.
             readers = [int(r) for r in reader[start[t] : start[t + 1]] if is_unit[groups[r]]]
             if readers:
                 first.setdefault(int(groups[i]), int(groups[readers[0]]))
-    pairs += sorted(first.items())
+    pairs += sorted(first.items()) + _counters(problem)
 
     has_forward = np.zeros(problem.n_groups, bool)
     has_forward[groups[graph.phase == FORWARD]] = True
@@ -118,6 +118,30 @@ def _companions(problem: Problem, place: NDArray[np.int64], is_unit: NDArray[np.
         elif 0 <= place[g] < graph.n_ops and graph.phase[place[g]] == FORWARD:
             pairs.append((g, int(groups[place[g]])))
     return [pair for pair in pairs if pair[0] != pair[1]]
+
+
+def _counters(problem: Problem) -> list[tuple[int, int]]:
+    """Groups that only bring a persistent tensor up to date, beside the forward pass: each with what comes before it.
+
+    Nothing says where on the way they are, and a normalisation has one each, so that there would be as many
+    downward-closed sets as there are subsets of them.
+    """
+    graph, groups = problem.graph, problem.groups
+    waiting = np.repeat(np.arange(graph.n_ops), np.diff(graph.after_start))
+    makers, readers = graph.tensor_op[graph.in_tensor], graph.read_op
+    before, after = np.concatenate([makers, graph.after_op]), np.concatenate([readers, waiting])
+    both = ~graph.off_queue[before] & ~graph.off_queue[after] & (groups[before] != groups[after])
+    tied = np.zeros(problem.n_groups, bool)
+    tied[groups[np.concatenate([before[both], after[both]])]] = True
+    tied[groups[graph.tensor_op[~graph.detachable & ~graph.persistent & ~graph.off_queue[graph.tensor_op]]]] = True
+    pairs, last = [], -1
+    for i in np.flatnonzero(graph.phase == FORWARD).tolist():
+        g = int(groups[i])
+        if tied[g]:
+            last = g
+        elif last >= 0 and graph.detachable[graph.out_start[i] : graph.out_start[i + 1]].any():
+            pairs.append((g, last))
+    return pairs
 
 
 def _edges(problem: Problem, of_group: NDArray[np.int64]) -> NDArray[np.int64]:
