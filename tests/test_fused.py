@@ -126,3 +126,38 @@ def test_values_of_another_width(optimizer):
     model(x).backward()
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(made[roles.index(("gradient", name))], parameter.grad)
+
+
+@pytest.mark.device
+@pytest.mark.parametrize("mask", [None, "bool", "float"])
+@pytest.mark.parametrize("width", [16, 32])
+@pytest.mark.parametrize("steps", [8, 13, 40])
+def test_attention_on_a_gpu_is_that_of_torch(steps, width, mask):
+    """Output and gradients in half precision, for lengths that the kernel pads and values of another width."""
+    rng = torch.Generator("cuda").manual_seed(7)
+    shapes = ((2, 3, steps, 16), (2, 3, 13, 16), (2, 3, 13, width))
+    q, k, v = (torch.randn(s, generator=rng, device="cuda", dtype=torch.float16).requires_grad_() for s in shapes)
+    given = {None: None, "bool": torch.ones(steps, 13, dtype=torch.bool, device="cuda").tril()}.get(mask)
+    wanted = [q, k, v]
+    if mask == "float":
+        given = torch.randn(steps, 13, generator=rng, device="cuda", dtype=torch.float16).requires_grad_()
+        wanted.append(given)
+    one = attention(q, k, v, given, 0.0, False, None)[0]
+    two = F.scaled_dot_product_attention(q.float(), k.float(), v.float(), None if given is None else given.to(
+        torch.bool if mask == "bool" else torch.float32))  # fmt: skip
+    torch.testing.assert_close(one.float(), two, rtol=1e-2, atol=1e-2)
+    for a, b in zip(*(torch.autograd.grad(y.float().square().sum(), wanted) for y in (one, two)), strict=True):
+        torch.testing.assert_close(a, b, rtol=3e-2, atol=3e-2)
+
+
+@pytest.mark.device
+def test_a_recurrent_model_on_a_gpu():
+    """Its weights lie in one storage there; the graph is that of the same model on a CPU."""
+    model, x = torch.nn.LSTM(8, 8, 2), torch.randn(3, 2, 8)
+    usual = capture_step(model, x, optimizer="adam", loss=lambda out: out[0].sum()).graph
+    model.cuda()
+    assert len({p.untyped_storage().data_ptr() for p in model.parameters()}) == 1
+    found = capture_step(model, x.cuda(), optimizer="adam", loss=lambda out: out[0].sum()).graph
+    assert found.kinds == usual.kinds
+    assert found.persistent_bytes == usual.persistent_bytes
+    assert next(model.parameters()).is_cuda

@@ -150,6 +150,6 @@ def _fault(error: BaseException, problem: str) -> CaptureError:
         problem += "; it runs on tensors without values, so it cannot look at them"
     elif "UninitializedParameter" in str(error):
         problem += ". It runs on tensors without values, which lazy modules cannot be: give their sizes"
-    elif "not linked with support for" in str(error):
+    elif any(words in str(error) for words in ("not linked with support for", "Couldn't swap")):
         problem += ". It runs on tensors without values, which are on no device: leave .cuda() and .to(device) out"
     return CaptureError(problem, line=line_at_fault(error))

@@ -32,13 +32,13 @@ _STATE_BYTES = 5056
 def attention(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None, dropout: float, causal: bool, scale: float | None
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Return what was attended to [B, H, T, E], the logarithms of the sums [B, H, T], and the state of the draws."""
+    """Return what was attended to [B, H, T, E], logarithms of sums [B, H, T or more], and the state of the draws."""
     out, sums, state = _attention_outputs(query, value)
     if query.is_cuda:
         found, logsumexp, seed, offset = _on_gpu((query, key, value), mask, dropout, causal, scale)
         state[:16] = torch.stack([seed.cpu(), offset.cpu()]).view(torch.uint8).flatten()
         out.copy_(found)
-        sums.copy_(logsumexp[..., : sums.shape[-1]])
+        sums.copy_(logsumexp)
         return out, sums, state
     state.copy_(torch.get_rng_state())
     sums.zero_()  # made anew in the backward pass
@@ -60,10 +60,11 @@ def attention_backward(
     if query.is_cuda:
         seed, offset = state[:16].cpu().view(torch.int64).unbind()  # where the kernel's host side reads them
         found = torch.ops.aten._scaled_dot_product_efficient_attention_backward(
-            grad, query, key, value, _bias(query, mask), out, sums, seed, offset, dropout,
+            grad, query, key, value, _laid_out_bias(query, key, mask), out, sums, seed, offset, dropout,
             [True, True, True, mask_grad], causal, scale=scale,
         )  # fmt: skip
-        return found[0], found[1], found[2], found[3] if mask_grad else query.new_empty(0)
+        of_mask = found[3].sum_to_size(mask.shape) if mask_grad and mask is not None else query.new_empty(0)
+        return found[0], found[1], found[2], of_mask
     root = math.sqrt(scale if scale is not None else query.shape[-1] ** -0.5)
     small, wide = query * root, key * root
     scores = small @ wide.mT
@@ -88,11 +89,15 @@ def _(grad: Any, query: Any, key: Any, value: Any, mask: Any, *rest: Any) -> Any
     return *(torch.empty_like(t) for t in (query, key, value)), wanted
 
 
+_ROWS = 32
+"""The GPU's kernel keeps logarithms of sums for a multiple of so many steps, and reads them so."""
+
+
 def _attention_outputs(query: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return room for the results, the heads laid out beside each other as kernels do."""
     batch, heads, steps, _ = query.shape
     out = query.new_empty(batch, steps, heads, value.shape[-1]).transpose(1, 2)
-    sums = query.new_empty(batch, heads, steps, dtype=torch.float32)
+    sums = query.new_empty(batch, heads, steps + -steps % _ROWS, dtype=torch.float32)
     return out, sums, query.new_empty(_STATE_BYTES, dtype=torch.uint8)
 
 
@@ -101,7 +106,16 @@ def _on_gpu(
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return output, logarithms of sums, seed and offset from the kernel that takes any type and bias."""
     run = torch.ops.aten._scaled_dot_product_efficient_attention
-    return run(*heads, _bias(heads[0], mask), True, dropout, causal, scale=scale)  # type: ignore[no-any-return]
+    return run(*heads, _laid_out_bias(*heads[:2], mask), True, dropout, causal, scale=scale)  # type: ignore[no-any-return]
+
+
+def _laid_out_bias(query: Tensor, key: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Return a mask as the GPU's kernel takes it: for every head, its rows beginning at multiples of 8 numbers."""
+    bias = _bias(query, mask)
+    if bias is None:
+        return None
+    steps = key.shape[2]
+    return F.pad(bias, (0, -steps % 8))[..., :steps].expand(*query.shape[:3], steps)
 
 
 def _bias(query: Tensor, mask: Tensor | None) -> Tensor | None:
