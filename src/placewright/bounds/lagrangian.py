@@ -55,9 +55,25 @@ def _tables(relaxed: Relaxed, used: list[tuple[Row, float]]) -> tuple[NDArray[np
             key = (id(pairs.reads), id(pairs.bytes))
             before = joined[key].factor if key in joined else 0.0
             joined[key] = Pairs(pairs.reads, before + m * pairs.factor, pairs.bytes)
-    for pairs in joined.values():
+    for pairs in (*joined.values(), *_either(relaxed, used)):
         pair += relaxed.counted(pairs, relaxed.ends, link_of, len(low))
     return unary, pair
+
+
+def _either(relaxed: Relaxed, used: list[tuple[Row, float]]) -> list[Pairs]:
+    """What is held at some price, or transferred again at another, whichever is less."""
+    again = sum((m * row.again for row, m in used if row.again is not None), np.zeros(relaxed.classes.apart.shape))
+    found = []
+    for row, m in used:
+        if row.held is None or row.held.bytes is None:
+            continue
+        tensors = relaxed.problem.graph.in_tensor[row.held.reads]
+        for a, b in np.argwhere((row.held.factor > 0) & (again > 0)).tolist():
+            only = np.zeros(again.shape)
+            only[a, b] = 1.0
+            price = np.minimum(m * row.held.factor[a, b] * row.held.bytes, again[a, b] * relaxed.lasts(tensors, a, b))
+            found.append(Pairs(row.held.reads, only, price))
+    return found
 
 
 def _whole(unary: NDArray[np.float64], pair: NDArray[np.float64], relaxed: Relaxed) -> Fraction:

@@ -32,6 +32,9 @@ class Moment:
     spanning: Ints
     """Reads of tensors that were made before and are read after, held where maker and reader are if both are there."""
     spanning_bytes: Longs
+    twice: Ints
+    """Of borrowed tensors that are read both before and after: another read than the main one, on the other side."""
+    twice_bytes: Longs
 
 
 def moments(relaxed: Relaxed, pools: int) -> list[Moment]:
@@ -112,9 +115,10 @@ def _moment(relaxed: Relaxed, m: int, need: int, size: Longs, tensors: tuple[Int
     mine = np.arange(graph.in_start[m], graph.in_start[m + 1])
     borrowed = mine[graph.persistent[graph.in_tensor[mine]] & relaxed.crossing[mine]]
     spanning = np.zeros(0, np.int64)
+    earlier, later = _before(graph, m), _after(graph, m)
+    twice = _twice(relaxed, mine, earlier, later)
     if step:
         roots, reads = tensors
-        earlier, later = _before(graph, m), _after(graph, m)
         some = np.flatnonzero(reads)
         root = roots[graph.in_tensor[some]]
         already = np.isin(root, roots[graph.in_tensor[mine]])  # among the needs of m itself
@@ -136,7 +140,24 @@ def _moment(relaxed: Relaxed, m: int, need: int, size: Longs, tensors: tuple[Int
         borrowed_bytes=size[graph.in_tensor[borrowed]],
         spanning=spanning[~within].astype(np.int32),
         spanning_bytes=least[~within],
+        twice=twice,
+        twice_bytes=size[graph.in_tensor[twice]],
     )
+
+
+def _twice(relaxed: Relaxed, mine: NDArray[np.int64], earlier: Bools, later: Bools) -> Ints:
+    """A read of every borrowed tensor on the other side of the operation than its main read, the first there."""
+    graph, main = relaxed.problem.graph, relaxed.main
+    side = earlier.astype(np.int8) - later.astype(np.int8)
+    kept = graph.persistent.copy()
+    kept[graph.in_tensor[mine]] = False  # borrowed by the operation itself
+    of_main = np.zeros(graph.n_tensors, np.int8)
+    of_main[graph.in_tensor[main]] = side[graph.read_op[main]]
+    tensor = graph.in_tensor
+    other = (of_main[tensor] != 0) & (side[graph.read_op] == -of_main[tensor])
+    reads = np.flatnonzero(kept[tensor] & relaxed.crossing & other)
+    _, first = np.unique(tensor[reads], return_index=True)
+    return reads[first].astype(np.int32)
 
 
 def _before(graph: OpGraph, m: int) -> Bools:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.bounds.relaxed import Relaxed, Row, summed
+from placewright.bounds.relaxed import Pairs, Relaxed, Row, summed
 from placewright.graph import PARAMETER, Ints
 
 MOST_CLUSTERS = 400
@@ -195,16 +195,34 @@ class _Programme:
                     parts[key] = relaxed.parts(pairs, ends, link_of, len(found))
                 table += parts[key][0] * pairs.factor + parts[key][1] * pairs.factor.T
             tables.append(table * self._unit(row))
+        self._again(relaxed, ends, link_of, len(found))
         inner = np.flatnonzero(lower == higher)
         for r, table in enumerate(tables):
             for k in range(classes):
                 self._shares(r, k, summed(lower[inner], table[inner, k, k], count))
-        weight = sum((table.max(axis=(1, 2), initial=0) for table in tables), np.zeros(len(found)))
+        weight = sum((table.max(axis=(1, 2), initial=0) for table in (*tables, *self.kept)), np.zeros(len(found)))
         weight[inner] = 0
         most = max(1, MOST_FLOWS // max(1, classes * (classes - 1)))
         order = np.argsort(-weight, kind="stable")[:most]
         for m in order[weight[order] > 0].tolist():
             self._link(m, int(lower[m]), int(higher[m]), tables)
+
+    def _again(self, relaxed: Relaxed, ends: tuple[Ints, Ints], link_of: Ints, links: int) -> None:
+        """Of every memory row that has them: bytes held on links; and the time to transfer those again, by load row."""
+        self.kept: list[NDArray[np.float64]] = []
+        self.made_again: list[tuple[int, list[tuple[int, NDArray[np.float64]]]]] = []
+        for r, row in enumerate(self.rows):
+            if row.held is None:
+                continue
+            here = (row.held.factor > 0).astype(np.float64)
+            lasts = relaxed.parts(Pairs(row.held.reads, here), ends, link_of, links)
+            loads = [
+                (q, (lasts[0] * (load.again * here) + lasts[1] * (load.again * here).T) * self._unit(load))
+                for q, load in enumerate(self.rows)
+                if load.again is not None
+            ]
+            self.kept.append(relaxed.counted(row.held, ends, link_of, links) * self._unit(row))
+            self.made_again.append((r, loads))
 
     def _link(self, m: int, low: int, high: int, tables: list[NDArray[np.float64]]) -> None:
         """One link: its flows, their conservation, and what they and what stays add to the rows."""
@@ -236,6 +254,21 @@ class _Programme:
                 if stays > 0 and self.variable[low, k] >= 0:
                     out = [flow[pair] for pair in pairs if pair[0] == k]
                     self._add([r] * (1 + len(out)), [int(self.variable[low, k]), *out], [stays, *[-stays] * len(out)])
+        for kept, (r, loads) in zip(self.kept, self.made_again, strict=True):
+            for (a, b), f in flow.items():
+                if kept[m, a, b] > 0:
+                    self._hold(f, r, float(kept[m, a, b]), [(q, float(table[m, a, b])) for q, table in loads])
+
+    def _hold(self, flow: int, row: int, size: float, loads: list[tuple[int, float]]) -> None:
+        """A share of a flow is held, and counts in a memory row; the rest counts again in load rows."""
+        held, self.width = self.width, self.width + 1
+        self._add([self.height] * 2, [held, flow], [1.0, -1.0])
+        self.upper.append(0.0)
+        self.height += 1
+        self._add([row], [held], [size])
+        for q, lasts in loads:
+            if lasts > 0:
+                self._add([q, q], [flow, held], [lasts, -lasts])
 
     def arguments(self) -> dict[str, object]:
         """For scipy's linprog."""

@@ -81,6 +81,10 @@ class Row:
     pairs: tuple[Pairs, ...] = ()
     pools: int = -1
     """The set of pools that a memory row is about; -1 for load rows."""
+    held: Pairs | None = None
+    """Of a memory row: reads whose bytes count, each unless its transfer counts in all rows that have `again`."""
+    again: Floats | None = None
+    """Of a load row: (K, K) factor of the picoseconds of transfers that are made again rather than held."""
 
     @property
     def is_load(self) -> bool:

@@ -28,10 +28,9 @@ def load_rows(relaxed: Relaxed) -> list[Row]:
             pairs = (Pairs(main, factor * classes.apart),)
         rows.append(Row(f"devices {k}", 0, columns, pairs))
     if relaxed.problem.objective != "max_load":
-        rows += [
-            Row(f"channels {q}", 0, {}, (Pairs(main, classes.busy[:, :, q] * classes.apart),))
-            for q in range(classes.busy.shape[2])
-        ]
+        for q in range(classes.busy.shape[2]):
+            factor = classes.busy[:, :, q] * classes.apart
+            rows.append(Row(f"channels {q}", 0, {}, (Pairs(main, factor),), again=factor))
     return rows
 
 
@@ -48,16 +47,19 @@ def memory_rows(relaxed: Relaxed) -> list[Row]:
         for moment in (None, *tight):
             columns = {int(k): held for k in here}
             pairs: tuple[Pairs, ...] = ()
-            name = f"memory {s}"
+            name, held_on = f"memory {s}", None
             if moment is not None:
                 name += f" at operation {moment.op}"
                 here_only = np.isin(np.arange(relaxed.n_classes), here)
                 columns = {k: column + moment.columns for k, column in columns.items()}
+                into = np.outer(~here_only, here_only).astype(np.float64)
                 pairs = (
-                    Pairs(moment.borrowed, np.outer(~here_only, here_only).astype(np.float64), moment.borrowed_bytes),
+                    Pairs(moment.borrowed, into, moment.borrowed_bytes),
                     Pairs(moment.spanning, np.outer(here_only, here_only).astype(np.float64), moment.spanning_bytes),
                 )
-            rows.append(Row(name, capacity, columns, pairs, s))
+                if moment is tight[0] and relaxed.problem.objective != "max_load":
+                    held_on = Pairs(moment.twice, into, moment.twice_bytes)
+            rows.append(Row(name, capacity, columns, pairs, s, held_on))
     return rows
 
 
