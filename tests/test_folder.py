@@ -1,6 +1,7 @@
 """Models of transformers folders, from their configuration alone."""
 
 import json
+import logging
 
 import pytest
 import torch
@@ -44,10 +45,21 @@ def test_a_task_chooses_the_class(folder):
     assert kwargs["labels"].shape == (1,)
 
 
-def test_nothing_is_logged(folder, capfd):
-    """Transformers advises on tokens of text generation that the vocabulary lacks."""
-    from_folder(folder(GPT))
-    assert capfd.readouterr() == ("", "")
+def test_nothing_is_logged(folder):
+    """Transformers advises on tokens of text generation that the vocabulary lacks, and on losses in the pass."""
+    kept, records = logging.Handler(), []
+    kept.emit = records.append
+    root = logging.getLogger("transformers")
+    root.addHandler(kept)
+    try:
+        model, args, kwargs = from_folder(folder(GPT), length=8, training=True)
+        model.register_forward_hook(lambda *_: logging.getLogger("transformers.models.gpt2").warning("choose a loss"))
+        capture(model, args, kwargs, optimizer="sgd")
+        assert not records
+        model(**kwargs)
+        assert "choose a loss" in [record.getMessage() for record in records]
+    finally:
+        root.removeHandler(kept)
 
 
 def test_code_of_a_folder_is_never_run(folder):

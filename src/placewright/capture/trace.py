@@ -245,12 +245,13 @@ def _modes(model: nn.Module, training: bool) -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep torch's own chatter about tracing off the terminal, and the garbage collector out of the way.
+    """Keep the chatter of torch and transformers off the terminal, and the garbage collector out of the way.
 
     A graph of 40,000 nodes is 40,000 cycles of references that the collector walks over again and again. MKL-DNN
     is off, so that a recurrent layer becomes operations that any device has.
     """
-    loggers = [logging.getLogger(name) for name in ("torch.export", "torch._export", "torch.fx", "torch._dynamo")]
+    names = ("torch.export", "torch._export", "torch.fx", "torch._dynamo", "transformers")
+    loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     collecting = gc.isenabled()
     gc.disable()
