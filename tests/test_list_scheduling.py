@@ -4,7 +4,7 @@ import random
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from placewright.costs import Costs
@@ -209,6 +209,31 @@ def compare_with_twin(problem, method):
 def test_kernel_is_the_twin(drawn, method):
     """On problems that reach every rule, kernel and twin agree to the picosecond."""
     compare_with_twin(drawn[0], method)
+
+
+def kept_apart(seed):
+    """A problem with little memory and many operations to be kept apart."""
+    rng = random.Random(seed)
+    while True:
+        problem, _ = random_problem(rng, rng.randrange(5, 25))
+        if problem.n_devices < 3:
+            continue
+        rooms = {pool.name: rng.choice((1024, 4096, 8192, 1 << 30)) for pool in problem.machine.pools}
+        names = problem.graph.op_names
+        rules = [Separate(tuple(rng.sample(names, 2))) for _ in range(rng.randrange(1, 13))]
+        try:
+            return Problem(problem.graph, problem.machine.with_memory(rooms), problem.costs, tuple(rules))
+        except InfeasibleError:  # two of one group
+            continue
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.integers(0, 10**9), st.sampled_from(list(METHODS)))
+@example(718, "etf")  # a separation that is settled makes room for another operation
+@example(864, "etf")
+def test_kernel_is_the_twin_where_much_is_kept_apart(seed, method):
+    """Where one decision leaves others a single device, or none, or room that they had not."""
+    compare_with_twin(kept_apart(seed), method)
 
 
 @pytest.mark.parametrize("method", METHODS)

@@ -88,7 +88,8 @@ def co_placed(t: Tasks, forward: NDArray[np.bool_], edges: tuple[Longs, Longs, F
         if rounds > 1 and len(pairs) > 0.95 * before:
             raise InputError(
                 f"m-sct: after {rounds} rounds of co-placement its linear programme has {len(pairs)} edges; at most "
-                f"{most} are allowed, and another round would save few. Use m-etf, or raise most_edges and be patient."
+                f"{most} are allowed, and another round would save few. Use m-etf, or give FavouriteParams a larger "
+                "most_edges."
             )
         before = len(pairs)
         children = np.bincount(pairs[:, 0], minlength=count)
