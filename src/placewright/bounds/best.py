@@ -10,6 +10,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from numpy.typing import NDArray
 
+from placewright.bounds.cuts import least_loads
 from placewright.bounds.fit import check_fit
 from placewright.bounds.heads import Heads, heads
 from placewright.bounds.lagrangian import proved
@@ -26,6 +27,8 @@ ROUNDS = 12
 """How many paths are tried one after the other, each the longest where the programme puts things."""
 MOST_ROUNDS = 60_000
 """Operations times rounds."""
+RESCALED = 4
+"""Times that a programme is solved again in a larger unit of time."""
 LONGER = 1.001
 """By how much a path must be longer than what the programme found to be tried."""
 PATIENCE = 3
@@ -70,17 +73,24 @@ def _lower_bound(problem: Problem) -> Bound:
     memory = memory_rows(relaxed)
     parts = {"largest group": _largest_group(relaxed)}
     times = None
+    if problem.objective == "max_load":
+        parts["group and its exchange"] = int(least_loads(relaxed).max())
     if problem.objective == "step":
         times = heads(relaxed)
         whole = times.whole
         if int(whole.max()) == NEVER:
             raise _nowhere(problem, int(whole.argmax()))
         parts["critical path"] = int(whole.max())
+        parts["largest group"] = max(parts["largest group"], _largest_group(relaxed, times))
     rows = [*load_rows(relaxed), *memory]
     scale = float(max(1, *parts.values()))
     dual = solve(relaxed, rows, scale)
     if dual is not None and dual.short:
         check_fit(relaxed, memory)
+        for _ in range(RESCALED):  # missing memory was cheap beside what the step takes
+            if dual is not None and dual.short:
+                scale *= 1e3
+                dual = solve(relaxed, rows, scale)
     if dual is not None:
         parts["work and memory"] = _rounded(proved(relaxed, rows, dual.multipliers))
         if times is not None:
@@ -100,7 +110,7 @@ def _combined(
     least = np.where(relaxed.cost_ps == NEVER, np.inf, relaxed.cost_ps).min(axis=1)
     rows.append(path_row(relaxed, heaviest_path(relaxed, least), "path"))
     parts["combined"], rows = _along(relaxed, rows, parts, ROUNDS)
-    if any(not row.is_load for row in rows):
+    if any(not row.is_load for row in rows) and max(parts.values()) > 0:
         parts["memory in time"] = _in_time(relaxed, rows, parts)
 
 
@@ -146,9 +156,17 @@ def _in_time(relaxed: Relaxed, rows: list[Row], parts: dict[str, int]) -> int:
     return best
 
 
-def _largest_group(relaxed: Relaxed) -> int:
-    """The longest time of any group on its best class: its operations run one after the other."""
-    return int(np.where(relaxed.allowed, relaxed.group_ps, NEVER).min(axis=1).max())
+def _largest_group(relaxed: Relaxed, times: Heads | None = None) -> int:
+    """The longest time of any group on its best class: its operations run one after the other.
+
+    Of a step, what must come before the first of them and after the last counts too.
+    """
+    least = relaxed.group_ps.copy()
+    for table in () if times is None else times.known:
+        nearest = np.full(least.shape, NEVER)
+        np.minimum.at(nearest, relaxed.problem.groups, table)
+        least += nearest
+    return int(np.where(relaxed.allowed, least, NEVER).min(axis=1).max())
 
 
 def _rounded(value: Fraction) -> int:

@@ -28,7 +28,7 @@ def check_fit(relaxed: Relaxed, memory: Sequence[Row]) -> None:
         if dual is not None and proved(relaxed, memory, dual.multipliers) > 0:
             lacks = {row.pools: 0 for row in memory}
             for row, lack in zip(memory, dual.lacks.tolist(), strict=True):
-                lacks[row.pools] = max(lacks[row.pools], math.ceil(lack))
+                lacks[row.pools] = max(lacks[row.pools], round(lack))
             ways = [f"{format_bytes(size)} more in {_name(relaxed, s)}" for s, size in lacks.items() if size]
             raise InfeasibleError(f"{_PROVED} About {' and '.join(ways)} {_ADVICE}")
 

@@ -20,6 +20,8 @@ from placewright.graph import PARAMETER, Ints
 MOST_CLUSTERS = 400
 MOST_FLOWS = 6000
 """Variables for what differs between the ends of links; the lightest links are left out."""
+FEW_READS = 8
+"""A row that counts no more reads than this is about single groups, which are clusters by themselves."""
 SHORTAGE = 1e4
 """Price of memory that is missing, in units of the objective for the whole of a set of pools."""
 STEPS = (4.0, 2.0, 1.0, 0.5, 0.25)
@@ -74,10 +76,10 @@ def clusters(relaxed: Relaxed, rows: Sequence[Row], scale_ps: float) -> Ints:
     lent, sent = _reads(relaxed, scale_ps)
     columns += [lent[:, None], sent[:, None]]
     features = np.concatenate(columns, axis=1)
-    partner = _partners(relaxed)
+    partner, alone = _partners(relaxed), _alone(relaxed, rows)
     label = np.zeros(groups, np.int32)
     for steps in STEPS:
-        plain = _numbered(_rounded(features, relaxed.n_classes, steps))
+        plain = _numbered(np.column_stack([_rounded(features, relaxed.n_classes, steps), alone]))
         label = _numbered(np.stack([plain, np.where(partner >= 0, plain[partner], -1)], 1))
         if int(label.max(initial=0)) < MOST_CLUSTERS:
             break
@@ -85,6 +87,17 @@ def clusters(relaxed: Relaxed, rows: Sequence[Row], scale_ps: float) -> Ints:
             label = plain
             break
     return label
+
+
+def _alone(relaxed: Relaxed, rows: Sequence[Row]) -> Ints:
+    """A number of its own for every group that a row singles out by a few reads; -1 for the others."""
+    number = np.full(relaxed.problem.n_groups, -1, np.int32)
+    for row in rows:
+        for pairs in row.pairs:
+            if len(pairs.reads) <= FEW_READS:
+                ends = np.unique(np.concatenate([relaxed.ends[0][pairs.reads], relaxed.ends[1][pairs.reads]]))
+                number[ends] = ends
+    return number
 
 
 def _rounded(features: NDArray[np.float64], allowed: int, steps: float) -> NDArray[np.float64]:
