@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from placewright import errors, stop, zoo
     from placewright.blocks import Blocks, by_block, repeated_blocks
+    from placewright.bounds import Bound, lower_bound
     from placewright.capture import Captured, CaptureWarning, capture, capture_step, fake_tensors
     from placewright.capture.exported import read_exported
     from placewright.capture.folder import from_folder
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "blocks": ["Blocks", "by_block", "repeated_blocks"],
+    "bounds": ["Bound", "lower_bound"],
     "capture": ["CaptureWarning", "Captured", "capture", "capture_step", "fake_tensors"],
     "capture.exported": ["read_exported"],
     "capture.folder": ["from_folder"],
@@ -79,6 +81,7 @@ _MODULES = ("stop", "errors", "zoo")
 
 __all__ = [
     "Blocks",
+    "Bound",
     "CaptureWarning",
     "Captured",
     "Channel",
@@ -120,6 +123,7 @@ __all__ = [
     "format_bytes",
     "from_folder",
     "from_function",
+    "lower_bound",
     "machine",
     "machine_toml",
     "method_names",
