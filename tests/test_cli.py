@@ -108,7 +108,7 @@ def test_plan_says_it_in_lines(plan_args):
     result = place(*plan_args)
     assert result.exit_code == 0
     first, *lines = result.stdout.splitlines()
-    assert first == "random: fork8 on k40x2"
+    assert first == "auto: fork8 on k40x2"
     labels = [line[2:].split("  ")[0] for line in lines]
     assert labels[:4] == ["step", "bound", "parallelism", "memory"]
     assert {"busy", "transfers", "bounded by", "waiting for", "measured", "search"} <= set(labels)
@@ -133,7 +133,7 @@ def test_a_plan_simulates_to_its_value(plan_args, fork8, tmp_path):
     assert (again["method"], again["evaluations"], again["seed"]) == (str(path), 1, None)
     plan = read_plan(path)
     assert plan.prediction.value_s == planned["value_s"]
-    assert (plan.method, plan.seed, plan.evaluations) == ("random", 0, 200)
+    assert (plan.method, plan.seed, plan.evaluations) == ("auto", 0, 200)
     assert plan.graph_fingerprint == graph_fingerprint(pw.read_graph(fork8))
 
 
@@ -185,7 +185,7 @@ def test_same_seed_same_bytes(plan_args, tmp_path):
 def test_other_seeds_search_elsewhere(plan_args, tmp_path):
     """The seed reaches the search."""
     for seed in (1, 2):
-        answer(*plan_args, "--seed", seed, "-o", tmp_path / f"{seed}.json")
+        answer(*plan_args, "--method", "random", "--seed", seed, "-o", tmp_path / f"{seed}.json")
     assert read_plan(tmp_path / "1.json").devices != read_plan(tmp_path / "2.json").devices
 
 
@@ -244,7 +244,9 @@ def test_compare_lists_the_best_first(fork8):
     values = [entry["value_s"] for entry in found]
     assert values == sorted(values)
     assert [entry["to_best"] for entry in found] == pytest.approx([value / values[0] - 1 for value in values])
-    assert len({entry["bound_s"] for entry in found}) == 1
+    shared = min(entry["bound_s"] for entry in found)
+    for entry in found:  # cpsat may prove a better one than all methods share
+        assert entry["bound_s"] == shared or (entry["method"] == "cpsat" and shared < entry["bound_s"] <= values[0])
     for name in ("brute-force", "expert:hdp"):
         assert f"{name} left out: " in result.stderr
     methods = [entry["method"] for entry in found]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from placewright.costs import Costs
-from placewright.errors import InputError, PlacementError, ProblemError
+from placewright.errors import InputError, NotFinishedError, PlacementError, ProblemError
 from placewright.evaluate import SimulatorEvaluator
 from placewright.exact.biconnected import biconnected
 from placewright.exact.condense import dense, lossless, merged, stretches
@@ -23,7 +23,6 @@ from placewright.exact.contiguous import (
     linearised_devices,
 )
 from placewright.exact.costing import Costing
-from placewright.exact.ideals import NotFinishedError
 from placewright.exact.line import best_split
 from placewright.exact.mirror import mirror_places
 from placewright.exact.parts import parts_of

@@ -179,7 +179,7 @@ class Auto(Placer):
 
     def _wandered(self, wander: Wander) -> list[State]:
         before = wander.simulated
-        places = wander.go(self.left - Wander.walks)
+        places = wander.go(self.left)
         self.own_evaluations += wander.simulated - before
         return [State(place.row, tuple(place.windows.tolist())) for place in places]
 

@@ -6,6 +6,7 @@
     │   ├── GraphError           an operation graph that breaks a rule
     │   ├── MachineError         a machine that breaks a rule
     │   ├── ProblemError         graph, machine, costs and constraints do not go together
+    │   │   └── NotFinishedError an exact method that met its limit; names one that does not
     │   ├── PlacementError       a placement of the wrong shape, or one that breaks a constraint
     │   ├── UnknownNameError     a name that nothing has; lists those that exist
     │   ├── CaptureError         a model that cannot be turned into a graph; names the line at fault
@@ -60,6 +61,16 @@ class MachineError(InputError):
 
 class ProblemError(InputError):
     """Graph, machine, costs and constraints that do not go together."""
+
+
+class NotFinishedError(ProblemError):
+    """The programme met a limit; says which, and what to do."""
+
+    def __init__(self, limit: str, sets: str) -> None:
+        super().__init__(
+            f"contiguous is not finished: {limit} is not enough for {sets} downward-closed sets of operations. "
+            "Use contiguous-linear, or allow more in ContiguousParams"
+        )
 
 
 class PlacementError(InputError):

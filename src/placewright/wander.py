@@ -86,12 +86,16 @@ class Wander:
         devices = len(self.ground.terrain.pool_of)
         self._note(Place(row.copy(), np.full(devices, -1, np.int64), over, value))
 
-    def go(self, most: float = math.inf) -> list[Place]:
-        """One stretch of every walk, of no more placements in all than `most`."""
-        steps = int(min(self.steps, most / self.walks))
+    def go(self, left: float = math.inf) -> list[Place]:
+        """One stretch of every walk; with the places that it gives, no more than `left` placements in all.
+
+        Where too few are left for all, one walk goes alone; for none, the best known place is given again.
+        """
+        walks = self._walks if left >= 3 * self.walks else self._walks[:1]
+        steps = int(min(self.steps, (left - len(walks)) / len(walks)))
         if steps < 1:
-            return []
-        jobs = [(walk, steps, *cycle.stretch()) for walk, cycle in zip(self._walks, self._cycles, strict=True)]
+            return [self._best or self._walks[0].place]
+        jobs = [(walk, steps, *cycle.stretch()) for walk, cycle in zip(walks, self._cycles, strict=False)]
         places = run_walks(jobs)
         for place in places:
             self._note(place)

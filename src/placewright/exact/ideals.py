@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.errors import ProblemError
+from placewright.errors import NotFinishedError
 from placewright.exact.condense import Edges
 from placewright.exact.family import bits_of, first_family, grown, order_of, width_of
 from placewright.exact.line import NEVER, Split
@@ -33,16 +33,6 @@ class Limits:
 
     seconds: float
     bytes: int
-
-
-class NotFinishedError(ProblemError):
-    """The programme met a limit; says which, and what to do."""
-
-    def __init__(self, limit: str, sets: str) -> None:
-        super().__init__(
-            f"contiguous is not finished: {limit} is not enough for {sets} downward-closed sets of operations. "
-            "Use contiguous-linear, or allow more in ContiguousParams"
-        )
 
 
 def best_ideal_split(parts: Parts, edges: Edges, bound: int, limits: Limits) -> Split | None:
