@@ -152,16 +152,12 @@ def run_search(
     problem.check_memory()
     known = lower_bound(problem) if bound is True else bound or None
     placer.prepare(problem)
-    began = time.perf_counter()
-    progress, proved = Progress(), _proved(known, None)
-    best: Evaluation | None = None
-    improvements: list[tuple[int, float]] = []
+    course = _Course(known)
     ended = "finished"
     try:
         placer.start(problem, np.random.default_rng(seed))
         while True:
-            proved = _proved(known, placer)
-            progress = replace(progress, seconds=time.perf_counter() - began, bound_s=proved[0])
+            progress = course.now(placer)
             if watch:
                 watch(progress)
             if stop(progress):
@@ -172,48 +168,71 @@ def run_search(
             batch = placer.ask()
             if not batch:
                 break
-            own = placer.own_evaluations - before
-            progress = replace(
-                progress, evaluations=progress.evaluations + own, since_improvement=progress.since_improvement + own
-            )
-            left -= own
+            left -= course.count(placer.own_evaluations - before)
             told = evaluator.evaluate(batch if len(batch) <= left else batch[: int(left)])
             for evaluation in told:
-                progress = replace(
-                    progress, evaluations=progress.evaluations + 1, since_improvement=progress.since_improvement + 1
-                )
-                if best is None or evaluation.outcome.rank < best.outcome.rank:
-                    better = evaluation.outcome.feasible
-                    best = evaluation
-                    if better:
-                        improvements.append((progress.evaluations, evaluation.outcome.value_s))
-                        progress = replace(progress, best_s=evaluation.outcome.value_s, since_improvement=0)
+                course.note(evaluation)
             placer.tell(told)
     except KeyboardInterrupt:
         ended = "interrupted"
     if ended != "interrupted":  # an interrupted placer may be in the middle of something
-        proved = _proved(known, placer)
-    return Result(
-        problem=problem,
-        method=placer.name,
-        seed=seed,
-        placement=best.placement if best else None,
-        outcome=best.outcome if best else None,
-        evaluations=progress.evaluations,
-        seconds=time.perf_counter() - began,
-        bound_s=proved[0],
-        ended=ended,
-        improvements=tuple(improvements),
-        bound_by=proved[1],
-    )
+        course.now(placer)
+    return course.result(problem, placer.name, seed, ended)
 
 
-def _proved(known: Bound | None, placer: Placer | None) -> tuple[float | None, str]:
-    """The better of a bound that is known and of what the placer has proved, and where it is from."""
-    own = None if placer is None else placer.bound_s()
-    if placer is not None and own is not None and (known is None or own > known.value_s):
-        return own, placer.name
-    return (None, "") if known is None else (known.value_s, known.by)
+class _Course:
+    """How a search goes: its progress, the best so far, and what is proved."""
+
+    def __init__(self, known: Bound | None) -> None:
+        self.began = time.perf_counter()
+        self.progress = Progress(bound_s=None if known is None else known.value_s)
+        self.bound_by = "" if known is None else known.by
+        self.best: Evaluation | None = None
+        self.improvements: list[tuple[int, float]] = []
+
+    def now(self, placer: Placer) -> Progress:
+        """The progress with the time, and with the better of the bound that is known and what the placer has proved."""
+        own, bound_s = placer.bound_s(), self.progress.bound_s
+        if own is not None and (bound_s is None or own > bound_s):
+            self.bound_by, bound_s = placer.name, own
+        self.progress = replace(self.progress, seconds=time.perf_counter() - self.began, bound_s=bound_s)
+        return self.progress
+
+    def count(self, evaluations: int) -> int:
+        """Count evaluations that have brought nothing better."""
+        done = self.progress
+        self.progress = replace(
+            done,
+            evaluations=done.evaluations + evaluations,
+            since_improvement=done.since_improvement + evaluations,
+        )
+        return evaluations
+
+    def note(self, evaluation: Evaluation) -> None:
+        """Count an evaluation, and remember it if it is the best."""
+        self.count(1)
+        outcome = evaluation.outcome
+        if self.best is None or outcome.rank < self.best.outcome.rank:
+            self.best = evaluation
+            if outcome.feasible:
+                self.improvements.append((self.progress.evaluations, outcome.value_s))
+                self.progress = replace(self.progress, best_s=outcome.value_s, since_improvement=0)
+
+    def result(self, problem: Problem, method: str, seed: int, ended: str) -> Result:
+        """What was found when the search ended."""
+        return Result(
+            problem=problem,
+            method=method,
+            seed=seed,
+            placement=self.best.placement if self.best else None,
+            outcome=self.best.outcome if self.best else None,
+            evaluations=self.progress.evaluations,
+            seconds=time.perf_counter() - self.began,
+            bound_s=self.progress.bound_s,
+            ended=ended,
+            improvements=tuple(self.improvements),
+            bound_by=self.bound_by,
+        )
 
 
 def require_feasible(result: Result) -> None:

@@ -101,6 +101,7 @@ def _passed(unary: NDArray[np.int64], pair: NDArray[np.int64], relaxed: Relaxed,
     side = (order >= len(live)).astype(np.int32)
     link = (order % len(live)).astype(np.int32)
     other = np.where(side == 0, high[live][link], low[live][link]).astype(np.int32)
+    links = (start, link, side, other)
     messages = np.zeros((len(live), 2, classes), np.int64)
     scratch = np.empty(classes, np.int64)
     forward = np.arange(groups, dtype=np.int32)
@@ -108,11 +109,8 @@ def _passed(unary: NDArray[np.int64], pair: NDArray[np.int64], relaxed: Relaxed,
     for k in range(PASSES):
         way = forward if k % 2 == 0 else forward[::-1].copy()
         place = np.argsort(way).astype(np.int32)
-        bounds.append(
-            int(
-                pass_messages(unary, relaxed.allowed, (start, link, side, other), pair, way, messages, (place, scratch))
-            )
-        )
+        found = pass_messages((unary, relaxed.allowed, pair), links, way, messages, (place, scratch))
+        bounds.append(int(found))
         if k >= 3 and max(bounds) - max(bounds[:-2]) <= ENOUGH * abs(max(bounds)):
             break
     return max(bounds)

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from placewright.bounds.relaxed import Pairs, Relaxed, Row, summed
 from placewright.graph import PARAMETER, Ints
 
-MOST_CLUSTERS = 400
+MOST_SHARES = 800
+"""Clusters times classes."""
 MOST_FLOWS = 6000
 """Variables for what differs between the ends of links; the lightest links are left out."""
 FEW_READS = 8
@@ -77,13 +78,14 @@ def clusters(relaxed: Relaxed, rows: Sequence[Row], scale_ps: float) -> Ints:
     columns += [lent[:, None], sent[:, None]]
     features = np.concatenate(columns, axis=1)
     partner, alone = _partners(relaxed), _alone(relaxed, rows)
+    most = max(2, MOST_SHARES // relaxed.n_classes)
     label = np.zeros(groups, np.int32)
     for steps in STEPS:
         plain = _numbered(np.column_stack([_rounded(features, relaxed.n_classes, steps), alone]))
         label = _numbered(np.stack([plain, np.where(partner >= 0, plain[partner], -1)], 1))
-        if int(label.max(initial=0)) < MOST_CLUSTERS:
+        if int(label.max(initial=0)) < most:
             break
-        if int(plain.max(initial=0)) < MOST_CLUSTERS:
+        if int(plain.max(initial=0)) < most:
             label = plain
             break
     return label

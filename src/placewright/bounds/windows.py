@@ -39,14 +39,13 @@ def best_window(relaxed: Relaxed, times: Heads, weights: NDArray[np.float64], bo
     best = Window(0, 0, bound_ps)
     if speed <= 0:
         return best
-    head, rest = times.known
+    known = times.known
     scratch = np.zeros(relaxed.n_classes, np.int64)
-    windows = _grid(relaxed, head, rest)
-    for after, before in windows:
+    for after, before in _grid(relaxed, *known):
         length = best.bound_ps - after - before
         if length <= 0:
             continue
-        work = int(window_work(relaxed.members, head, rest, whole, after, before, length, scratch))
+        work = int(window_work(relaxed.members, known, whole, (after, before, length), scratch))
         proved = after + before - (-work // speed)
         if proved > best.bound_ps:
             best = Window(after, before, proved)
@@ -70,10 +69,9 @@ def _grid(relaxed: Relaxed, head: Longs, rest: Longs) -> list[tuple[int, int]]:
 
 def window_rows(relaxed: Relaxed, times: Heads, window: Window) -> list[Row]:
     """Loads of devices within a window, each with the time outside of it."""
-    head, rest = times.known
     table = np.zeros(relaxed.allowed.shape, np.int64)
     length = window.bound_ps - window.after - window.before
-    window_table(relaxed.members, head, rest, window.after, window.before, length, table)
+    window_table(relaxed.members, times.known, (window.after, window.before, length), table)
     return [
         Row(f"devices {k} between", window.after + window.before, {k: table[:, k] / int(relaxed.classes.size[k])})
         for k in range(relaxed.n_classes)

@@ -65,12 +65,13 @@ def _may(p: Any, u: Any, v: Any, place: Any, k: Any) -> Any:
 
 
 @inline
-def _look_back(p: Any, v: Any, k: Any, most: Any, rest: Any, mark: Any, near: Any) -> Any:
+def _look_back(p: Any, v: Any, k: Any, most: Any, scratch: Any) -> Any:
     """Collect up to `most` operations that v follows, latest first, in `near`; returns how many.
 
     `rest[u, place]` is the time from the end of u at a place to the start of v at place 0, at least. Places 0 and
     above are as for `_lasts`. Marks are v + 1, times the classes, plus k: no two calls share one.
     """
+    rest, mark, near, _ = scratch
     places = rest.shape[1]
     sign = np.int64(v + 1) * (places - 1) + k
     count, at, floor = 0, v, max(0, v - 8 * most)
@@ -107,8 +108,9 @@ def _look_back(p: Any, v: Any, k: Any, most: Any, rest: Any, mark: Any, near: An
 
 
 @inline
-def _together(p: Any, v: Any, k: Any, begin: Any, end: Any, rest: Any, near: Any, count: Any, away: Any) -> Any:
+def _together(p: Any, v: Any, k: Any, begin: Any, count: Any, tables: Any) -> Any:
     """When v can start on class k: what cannot be elsewhere in time is on its device, one after the other."""
+    end, (rest, _, near, away) = tables
     places = rest.shape[1]
     for a in range(count):  # by falling earliest start on class k, nearly in order already
         u, b = near[a], a
@@ -152,7 +154,6 @@ def earliest_ends(p: Any, most: Any, end: Any, scratch: Any) -> None:
     elsewhere in time is on its device, where one runs after the other. `most` operations that it follows are looked
     at, the latest in program order. `scratch` is rest (n, K + 1), mark (n), near (most), away (n).
     """
-    rest, mark, near, away = scratch
     n, classes = end.shape
     for v in range(n):
         for k in range(classes):
@@ -161,8 +162,8 @@ def earliest_ends(p: Any, most: Any, end: Any, scratch: Any) -> None:
                 continue
             begin = _by_inputs(p, v, k, end)
             if most > 0 and begin < NEVER and p.edge_start[v] < p.edge_start[v + 1]:
-                count = _look_back(p, v, k, most, rest, mark, near)
-                begin = _together(p, v, k, begin, end, rest, near, count, away)
+                count = _look_back(p, v, k, most, scratch)
+                begin = _together(p, v, k, begin, count, (end, scratch))
             end[v, k] = begin + p.cost_ps[v, k] if begin < NEVER else NEVER
 
 
@@ -173,8 +174,9 @@ def _inside(cost: Any, head: Any, rest: Any, after: Any, before: Any, length: An
 
 
 @entry
-def window_work(p: Any, head: Any, rest: Any, weight: Any, after: Any, before: Any, length: Any, sums: Any) -> Any:
-    """The weighted work of all groups in a window at least; `sums` (K,) is scratch."""
+def window_work(p: Any, times: Any, weight: Any, window: Any, sums: Any) -> Any:
+    """The weighted work of all groups in a window (after, before, length) at least; `sums` (K,) is scratch."""
+    (head, rest), (after, before, length) = times, window
     groups, classes = p.allowed.shape
     total = np.int64(0)
     for g in range(groups):
@@ -193,8 +195,9 @@ def window_work(p: Any, head: Any, rest: Any, weight: Any, after: Any, before: A
 
 
 @entry
-def window_table(p: Any, head: Any, rest: Any, after: Any, before: Any, length: Any, table: Any) -> None:
-    """Fill `table` (G, K): the work of every group in a window at least."""
+def window_table(p: Any, times: Any, window: Any, table: Any) -> None:
+    """Fill `table` (G, K): the work of every group in a window (after, before, length) at least."""
+    (head, rest), (after, before, length) = times, window
     groups, classes = p.allowed.shape
     for g in range(groups):
         for at in range(p.group_start[g], p.group_start[g + 1]):
@@ -205,14 +208,16 @@ def window_table(p: Any, head: Any, rest: Any, after: Any, before: Any, length: 
 
 
 @entry
-def pass_messages(unary: Any, allowed: Any, links: Any, pair: Any, order: Any, messages: Any, work: Any) -> Any:
+def pass_messages(costs: Any, links: Any, order: Any, messages: Any, work: Any) -> Any:
     """One pass over all groups in `order`; returns a bound on the sum of unary and pair costs of any choice.
 
-    `links` is (start, link, end): of every group, its links, and at which end of each it is. `pair` is (L, K, K),
-    `messages` (L, 2, K): to each end of each link. `work` is (place in the order of every group; (K,) scratch).
+    `costs` is unary (G, K), allowed (G, K), pair (L, K, K). `links` is (start, link, side, other): of every group, its
+    links, at which end of each it is, and who is at the other. `messages` (L, 2, K) are to each end of each link.
+    `work` is (place in the order of every group; (K,) scratch).
     Sequential tree-reweighted message passing (Kolmogorov 2006) in whole numbers: whatever the messages are, the
     costs that they move are taken where they are given, so each pass proves a bound by itself.
     """
+    unary, allowed, pair = costs
     start, link, side, other = links
     place, here = work
     groups, classes = unary.shape
