@@ -393,6 +393,24 @@ def test_too_little_memory_for_anything(fork8):
     assert "machine with more memory" in result.stderr
 
 
+def test_what_is_proved_not_to_fit_says_what_is_missing(fork8):
+    """No search is begun; a placement that is given is simulated all the same, and the proof is a note."""
+    args = ("--machine", "k40x2", "--constraint", "pin:*=gpu:0,gpu:1", "--memory", "gpu:1=3MiB")
+    full = (*args, "--memory", "gpu:0=5MiB")  # as much as the weights, and nothing for operations
+    for command in ("plan", "compare"):
+        result = place(command, fork8, *full, "--evaluations", "10")
+        assert result.exit_code == 3
+        assert result.stdout == ""
+        assert "no placement fits" in result.stderr
+        assert re.search(r"At least [0-9.]+ KiB more in gpu:[01], or [0-9.]+ KiB more in gpu:[01] ", result.stderr)
+    plan = ("plan", fork8, *args, "--memory", "gpu:0=7MiB", "--evaluations", "300", "--method", "annealing")
+    assert place(*plan).exit_code == 0
+    given = place("simulate", fork8, *full, "--placement", "single:gpu:0")
+    assert given.exit_code == 3
+    assert "no placement fits" in given.stderr
+    assert "infeasible: memory" in given.stdout
+
+
 def test_an_infeasible_simulation_prints_and_exits_3(fork8, tmp_path):
     """Its result is there all the same, in JSON too; stderr says which memory would do, and it does."""
     args = ("simulate", fork8, "--machine", "k40x2", "--placement", "single:gpu:0")
