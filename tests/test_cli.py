@@ -113,7 +113,7 @@ def test_plan_says_it_in_lines(plan_args):
     assert labels[:4] == ["step", "bound", "parallelism", "memory"]
     assert {"busy", "transfers", "bounded by", "waiting for", "measured", "search"} <= set(labels)
     assert sum(" of " in line for line in lines) >= 3
-    assert "searching by random" in result.stderr
+    assert "searching by auto" in result.stderr
     assert place(*plan_args, "--quiet").stderr == ""
 
 
