@@ -85,7 +85,7 @@ def test_no_bound_exceeds_the_optimum_of_many(seed):
 def test_coarse_classes_and_clusters_only_lose(monkeypatch, seed):
     """Where unlike devices are joined, and all groups are one cluster, less is proved, and nothing wrong."""
     monkeypatch.setattr(relaxed, "MOST_CLASSES", 2)
-    monkeypatch.setattr(multipliers, "MOST_CLUSTERS", 2)
+    monkeypatch.setattr(multipliers, "MOST_SHARES", 2)
     monkeypatch.setattr(multipliers, "MOST_FLOWS", 2)
     assert holds(few(busy_problem, 1000 * seed))
 

@@ -238,6 +238,28 @@ def test_over_memory_is_ranked_last_and_told():
     assert free.feasible
 
 
+def test_a_placer_is_told_what_is_left():
+    """Evaluations before every batch, seconds before it begins as well; infinite where there is no such limit."""
+    told = []
+
+    class Listening(Random):
+        def start(self, problem, rng):
+            told.append((self.left, self.seconds_left))
+            super().start(problem, rng)
+
+        def ask(self):
+            told.append((self.left, self.seconds_left))
+            return super().ask()
+
+    run_search(small_problem(), Listening(RandomParams(batch=20)), Evaluations(50))
+    assert told == [(math.inf, math.inf), (50, math.inf), (30, math.inf), (10, math.inf)]
+    told.clear()
+    run_search(small_problem(), Listening(), Evaluations(100) | Seconds(60) | Seconds(50))
+    assert [left for left, _ in told] == [math.inf, 100, 36]
+    seconds = [left for _, left in told]
+    assert 50 == seconds[0] > seconds[1] > seconds[2] > 0
+
+
 class Broken(Placer):
     name = "broken"
 

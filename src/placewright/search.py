@@ -41,6 +41,11 @@ class Placer(ABC):
     """Placements that the placer has valued by itself, by increments, since the search began: they count too."""
     left: float = math.inf
     """How many evaluations the budget leaves, told before every `ask`; one's own must keep to it."""
+    seconds_left: float = math.inf
+    """How many seconds the budget leaves, told before `start` and every `ask`; infinite where time is no limit.
+
+    One whose `ask` may take long can give up in time; what it finds may then depend on the clock, as the budget does.
+    """
 
     def prepare(self, problem: Problem) -> None:  # noqa: B027  # most placers have nothing to compile
         """Compile what the search will need, before its clock starts; what is compiled stays so on disk."""
@@ -155,6 +160,7 @@ def run_search(
     course = _Course(known)
     ended = "finished"
     try:
+        placer.seconds_left = stop.seconds_left(course.progress)
         placer.start(problem, np.random.default_rng(seed))
         while True:
             progress = course.now(placer)
@@ -164,6 +170,7 @@ def run_search(
                 ended = "stopped"
                 break
             left = placer.left = stop.evaluations_left(progress)
+            placer.seconds_left = stop.seconds_left(progress)
             before = placer.own_evaluations
             batch = placer.ask()
             if not batch:

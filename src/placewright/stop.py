@@ -40,6 +40,10 @@ class Criterion(ABC):
         """How many evaluations may still be asked; infinite unless the criterion counts them."""
         return math.inf
 
+    def seconds_left(self, progress: Progress) -> float:
+        """How many seconds the search may still take; infinite unless the criterion counts them."""
+        return math.inf
+
     def __or__(self, other: Criterion) -> AnyOf:
         return AnyOf((self, other))
 
@@ -83,6 +87,10 @@ class Seconds(Criterion):
     def __call__(self, progress: Progress) -> bool:
         return progress.seconds >= self.most
 
+    def seconds_left(self, progress: Progress) -> float:
+        """What remains of the time."""
+        return max(0.0, self.most - progress.seconds)
+
 
 @dataclass(frozen=True)
 class Gap(Criterion):
@@ -122,6 +130,10 @@ class AnyOf(Criterion):
     def evaluations_left(self, progress: Progress) -> float:
         """The least that any of them leaves."""
         return min((c.evaluations_left(progress) for c in self.criteria), default=math.inf)
+
+    def seconds_left(self, progress: Progress) -> float:
+        """The least that any of them leaves."""
+        return min((c.seconds_left(progress) for c in self.criteria), default=math.inf)
 
 
 class Never(Criterion):
