@@ -237,8 +237,10 @@ def test_the_first_answer_is_quick():
 
 @pytest.mark.shared
 @pytest.mark.skipif(not SHARED.is_dir(), reason=f"the profiled workloads are not in {SHARED}")
-@pytest.mark.slow
-@pytest.mark.parametrize(("name", "optimum_ms"), [("op_bert_l-3_inference", 21.908), ("op_bert_l-3_training", 54.207)])
+@pytest.mark.parametrize(
+    ("name", "optimum_ms"),
+    [("op_bert_l-3_inference", 21.908), ("op_bert_l-3_training", 54.207), ("layer_bert24_training", 39.790)],
+)
 def test_published_optima_are_proved(name, optimum_ms):
     """The optima that an integer programme found elsewhere, and their proofs."""
     workload = read_workload(SHARED / f"{name}.json")

@@ -31,9 +31,9 @@ from placewright.problem import Problem
 from placewright.search import Placer
 from placewright.sim.lower import PICO
 
-_COARSE = (1 << 11, 1 << 14)
+_COARSE = (1 << 11, 1 << 14, 1 << 17)
 """Units in the best known value, in the first solves; the last is exact."""
-_SHARES = (1 / 8, 2 / 7, 1.0)
+_SHARES = (1 / 8, 2 / 7, 1.0, 1.0)
 """Of the seconds that are left, for each solve."""
 
 
@@ -42,9 +42,9 @@ class CpSatParams:
     """How long, and how large."""
 
     seconds: float = 60.0
-    """The solver's deterministic seconds in all, each about one to two on a core by itself."""
-    workers: int = 2
-    """Searches that take turns."""
+    """The solver's deterministic seconds in all, each about one second of a core."""
+    workers: int = 1
+    """Threads among which the solver's strategies take turns. With more than one, the last bound may differ."""
     most_terms: int = 400_000
     """Clauses of the model at most; a larger problem is refused."""
 
