@@ -149,7 +149,8 @@ class Auto(Placer):
         rows = [row for row, _ in ranked]
         ties, lowered = Ties.of(problem), lower(problem)
         levels += coarser(problem, ties, self._rng, 2 * problem.n_devices)[:12]
-        wander = Wander(self._decisions, lowered, levels, ties, self._rng, self._priorities)
+        tight = problem_of_memory(found)
+        wander = Wander(self._decisions, lowered, levels, ties, self._rng, self._priorities, tight=tight)
         wander.begin(rows)
         balance = None
         if problem.objective == "max_load" and not problem.separated:

@@ -21,6 +21,8 @@ from placewright.sim.changes import ALL, BALL, HELD, MOVE, STRETCH, SWAP, WORK
 from placewright.sim.lower import Lowered
 from placewright.sim.walks import WINDOW, Ground, Kind, Place, Walk, run_walks
 
+FEW_GROUPS = 3000
+"""Groups up to which every part of a cluster is moved by itself, whether memory is tight or not."""
 COLD = 1e-5
 """The last temperature of a cycle, as a share of the value."""
 
@@ -52,7 +54,10 @@ class Wander:
         ties: Ties,
         rng: np.random.Generator,
         priorities: NDArray[np.float64] | None = None,
+        *,
+        tight: bool = True,
     ) -> None:
+        """Walk over levels, of which the first is that of single groups; `tight` says whether memory binds."""
         problem = decisions.problem
         self.rng = rng
         self.ground = Ground.of(
@@ -61,7 +66,7 @@ class Wander:
             [level.members for level in levels],
             neighbours(ties, problem.n_groups),
             decisions.apart,
-            _kinds(decisions, levels),
+            _kinds(decisions, levels, tight),
         )
         self._walks = [Walk(self.ground, int(rng.integers(1 << 62)), priorities) for _ in range(self.walks)]
         self._cycles = [_Cycle() for _ in self._walks]
@@ -126,17 +131,21 @@ class Wander:
             self._walks[k].set_out(place.row, place.windows)
 
 
-def _kinds(decisions: Decisions, levels: Sequence[Level]) -> list[Kind]:
-    """The kinds of change that mean something for a problem; those of single groups first."""
+def _kinds(decisions: Decisions, levels: Sequence[Level], tight: bool) -> list[Kind]:
+    """The kinds of change that mean something: single groups, balls and stretches first, then clusters by level.
+
+    On a large problem whose memory is not tight, clusters move whole: there is no time to learn what else helps.
+    """
     problem = decisions.problem
     borrows = bool(problem.graph.persistent.any()) and len(set(problem.machine.pool_of)) > 1
-    kinds = []
-    for k, level in enumerate(levels):
-        for part in (ALL, HELD, WORK) if borrows and level.n_clusters < problem.n_groups else (ALL,):
+    parts = (ALL, HELD, WORK) if borrows and (tight or problem.n_groups <= FEW_GROUPS) else (ALL,)
+    kinds = [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), Kind(STRETCH)]
+    for k, level in enumerate(levels[1:], 1):
+        for part in parts:
             kinds.append(Kind(MOVE, part, k))
             if level.n_clusters > 2:
                 kinds.append(Kind(SWAP, part, k))
-    kinds += [Kind(kind, part) for kind in (STRETCH, BALL) for part in ((ALL, HELD, WORK) if borrows else (ALL,))]
+    kinds += [Kind(kind, part) for kind in (STRETCH, BALL) for part in parts[1:]]
     if borrows and problem.discipline == "stream":
         kinds.append(Kind(WINDOW))
     return kinds

@@ -64,7 +64,7 @@ class Walker(NamedTuple):
     tries: Any  # (A,)
     gains: Any  # (A,)
     before: Any  # (P,) persistent bytes before the present change
-    pace: Any  # (3,) steps, first and last temperature
+    pace: Any  # (4,) steps, first and last temperature, share of changes of single groups
     now: Any  # (2,) bytes over and value
     best: Any  # (2,)
     random: Any  # (1,)

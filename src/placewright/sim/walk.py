@@ -31,6 +31,8 @@ from placewright.sim.jit import inline, plain
 from placewright.sim.lower import NEVER
 from placewright.sim.work import DONE
 
+ROUND_SHARE = 0.25
+"""The share of balls and stretches of everything, which need no structure to be known."""
 AGAIN = 0.2
 """The chance that a change is followed by another before both are simulated: two for one where memory is tight."""
 
@@ -54,8 +56,9 @@ def value_of(p, w, g, s, priorities):
 @inline
 def pick(g, s):
     """A kind of change, by how often it helped."""
-    if share(s) < 0.3:  # the first kinds are those of single groups
-        return below(s, min(np.int64(2), np.int64(len(s.tries))))
+    first = share(s)
+    if first < s.pace[3] + ROUND_SHARE and len(s.tries) > 3:  # the first kinds: single groups, then balls and stretches
+        return below(s, 2) + (0 if first < s.pace[3] else 2)
     total = 0.0
     for a in range(len(s.tries)):
         total += (s.gains[a] + 1.0) / (s.tries[a] + 20.0)

@@ -157,7 +157,7 @@ class Walk:
             tries=np.zeros(kinds),
             gains=np.zeros(kinds),
             before=np.zeros(pools, np.int64),
-            pace=np.zeros(3),
+            pace=np.zeros(4),
             now=np.zeros(2, np.int64),
             best=np.zeros(2, np.int64),
             random=np.array([seed | 1], np.uint64),
@@ -184,7 +184,7 @@ class Walk:
         s = self._state
         s.tries[:] *= 0.9
         s.gains[:] *= 0.9
-        s.pace[:] = steps, hot, cold
+        s.pace[:] = steps, hot, cold, min(0.3, 600.0 / len(s.row))
         _go(self.ground.lowered, self._work, self.ground.terrain, s, self._priorities)
         return Place(s.best_row.copy(), s.best_windows.copy(), int(s.best[0]), int(s.best[1]))
 
