@@ -8,7 +8,7 @@ INSTALLED = $(VENV)/.installed
 
 demo: $(INSTALLED)
 	$(BIN)/placewright compare nmt-4 --machine k40x4 --seconds 5 \
-	    --methods single:gpu:0,round-robin,random,expert:hdp,equal-layers,hill-climbing,annealing
+	    --methods single:gpu:0,round-robin,random,expert:hdp,equal-layers,annealing,auto
 
 test: $(INSTALLED)
 	$(BIN)/python -m pytest -m "not slow and not device"
