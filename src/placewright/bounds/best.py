@@ -71,17 +71,17 @@ def _lower_bound(problem: Problem) -> Bound:
         return Bound(0, "nothing to do")
     relaxed = Relaxed.of(problem)
     memory = memory_rows(relaxed)
-    parts = {"largest group": _largest_group(relaxed)}
+    parts: dict[str, int] = {}
     times = None
-    if problem.objective == "max_load":
-        parts["group and its exchange"] = int(least_loads(relaxed).max())
     if problem.objective == "step":
         times = heads(relaxed)
         whole = times.whole
         if int(whole.max()) == NEVER:
             raise _nowhere(problem, int(whole.argmax()))
         parts["critical path"] = int(whole.max())
-        parts["largest group"] = max(parts["largest group"], _largest_group(relaxed, times))
+    parts["largest group"] = _largest_group(relaxed, times)
+    if problem.objective == "max_load":
+        parts["group and its exchange"] = int(least_loads(relaxed).max())
     rows = [*load_rows(relaxed), *memory]
     scale = float(max(1, *parts.values()))
     dual = solve(relaxed, rows, scale)
@@ -156,7 +156,7 @@ def _in_time(relaxed: Relaxed, rows: list[Row], parts: dict[str, int]) -> int:
     return best
 
 
-def _largest_group(relaxed: Relaxed, times: Heads | None = None) -> int:
+def _largest_group(relaxed: Relaxed, times: Heads | None) -> int:
     """The longest time of any group on its best class: its operations run one after the other.
 
     Of a step, what must come before the first of them and after the last counts too.

@@ -9,6 +9,8 @@ from placewright.bounds.relaxed import Pairs, Relaxed, Row, summed
 from placewright.graph import STORE
 from placewright.sim.lower import NEVER
 
+MOST_KINDS = 32
+"""Kinds of channels that have a row, those on which a byte takes longest."""
 MOST_SETS = 3
 """Sets of pools for which single operations are looked at, the smallest."""
 
@@ -28,7 +30,8 @@ def load_rows(relaxed: Relaxed) -> list[Row]:
             pairs = (Pairs(main, factor * classes.apart),)
         rows.append(Row(f"devices {k}", 0, columns, pairs))
     if relaxed.problem.objective != "max_load":
-        for q in range(classes.busy.shape[2]):
+        slowness = (classes.busy / classes.bytes_per_s[:, :, None]).max(axis=(0, 1))
+        for q in np.sort(np.argsort(-slowness, kind="stable")[:MOST_KINDS]).tolist():
             factor = classes.busy[:, :, q] * classes.apart
             rows.append(Row(f"channels {q}", 0, {}, (Pairs(main, factor),), again=factor))
     return rows
