@@ -606,10 +606,10 @@ def test_separate_is_no_wrong_usage():
     graph = Path(__file__).parents[1] / "examples" / "two_towers.json.gz"
     apart = ["--machine", "k40x2", "--constraint", "separate:image.pixels,text.tokens", "--evaluations", "50"]
     assert answer("plan", graph, *apart, "--method", "random")["feasible"]
-    result = place("compare", graph, *apart, "--json")
+    result = place("compare", graph, *apart, "--methods", "single:gpu:0,random,annealing,heft,auto", "--json")
     assert result.exit_code == 0
     methods = [entry["method"] for entry in json.loads(result.stdout)]
-    assert "random" in methods
+    assert sorted(methods) == ["annealing", "auto", "heft", "random"]
     assert "single:gpu:0 left out" in result.stderr
 
 
