@@ -36,13 +36,16 @@ _COARSE = (1 << 11, 1 << 14, 1 << 17)
 _SHARES = (1 / 8, 2 / 7, 1.0, 1.0)
 """Of the seconds that are left, for each solve."""
 
+_STEP_SHARE = 1 / 8
+"""Of the seconds, for `step`: on that model a deterministic second lasts about eight of the clock."""
+
 
 @dataclass(frozen=True)
 class CpSatParams:
     """How long, and how large."""
 
     seconds: float = 60.0
-    """The solver's deterministic seconds in all, each about one second of a core."""
+    """About so many seconds of a core in all, counted by the solver's own deterministic clock."""
     workers: int = 1
     """Threads among which the solver's strategies take turns. With more than one, the last bound may differ."""
     most_terms: int = 400_000
@@ -77,7 +80,7 @@ class CpSat(Placer):
                 "or allow more in CpSatParams"
             )
         self._unit = common_divisor(self._nodes)
-        self._left = self.params.seconds
+        self._left = self.params.seconds * (_STEP_SHARE if problem.objective == "step" else 1.0)
         self._level = 0
         self._low_ps = 0
         self._best_ps: int | None = None

@@ -46,6 +46,7 @@ def terms_of(nodes: Nodes) -> int:
     if problem.objective == "step":
         tensors = sum(len(flow.tensors) * len(flow.readers) for flow in nodes.flows)
         terms += 2 * problem.n_ops * devices + tensors * devices * devices
+        terms *= 4  # starts and intervals weigh more than clauses
     return terms
 
 
