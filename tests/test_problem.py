@@ -16,7 +16,8 @@ from placewright.machine import Device, Machine, Pool
 from placewright.operations import Operation, Tensor, build_graph
 from placewright.placement import Placement
 from placewright.problem import Colocate, Forbid, Pin, Problem, Separate, parse_constraint
-from tests.strategies import problems
+from placewright.sim import simulate
+from tests.strategies import problems, random_problem
 
 MIB = 1 << 20
 
@@ -606,3 +607,32 @@ def test_only_what_is_persistent_counts(machine, train6):
     problem.check_memory()
     with pytest.raises(InfeasibleError, match="operation 'w' and those"):
         problem.replace(machine=machine.with_memory(dict.fromkeys(("dram", "hbm0", "hbm1"), 3999))).check_memory()
+
+
+def test_what_an_input_brings_and_nobody_reads():
+    """It is gone at once in `step`; the loads count it as an operation's own bytes."""
+    graph = build_graph("g", [Operation("x", phase="input", outputs=[Tensor(900), Tensor(200)]), Operation(
+        "y", inputs=[("x", 1)])])  # fmt: skip
+    costless(graph, pooled(1000)).check_memory()
+    with pytest.raises(InfeasibleError, match="'x' needs"):
+        costless(graph, pooled(1000), objective="max_load").check_memory()
+
+
+@pytest.mark.parametrize("objective", ["step", "max_load", "throughput"])
+def test_no_feasible_problem_is_refused(objective):
+    """Wherever the simulator finds a placement feasible, so does the check beforehand."""
+    rng = random.Random(7)
+    feasible = refused = 0
+    for _ in range(400):
+        problem, placement = random_problem(rng, rng.randrange(1, 8))
+        problem = problem.replace(objective=objective)
+        if simulate(problem, placement).feasible:
+            problem.check_memory()
+            feasible += 1
+        else:
+            try:
+                problem.check_memory()
+            except InfeasibleError:
+                refused += 1
+    assert feasible > 50
+    assert refused > 5

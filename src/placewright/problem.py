@@ -302,6 +302,8 @@ class Problem:
         """Raise if an operation needs more for itself than any device that may run it can allocate."""
         graph = self.graph
         own = (graph.tensor_storage == np.arange(graph.n_tensors)) & ~graph.persistent
+        if self.objective == "step":  # what an input brings and nobody reads is gone in the round in which it came
+            own &= (np.diff(graph.consumers[0]) > 0) | graph.tensor_output | ~graph.off_queue[graph.tensor_op]
         need = graph.workspace_bytes.copy()
         np.add.at(need, graph.tensor_op[own], graph.tensor_bytes[own])
         room = np.where(self.choices, capacity[None, :], -1).max(axis=1, initial=-1)[self.groups]

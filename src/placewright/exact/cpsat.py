@@ -3,11 +3,12 @@
 The problem is solved several times, first with costs in coarse units, where bounds come quickly, then in finer ones.
 Every solution is a placement that the simulator judges; every bound that the solver proves, in units rounded down,
 holds for the problem. Limits are in the solver's deterministic seconds, so results do not depend on the machine's
-load. docs/algorithms/exact.md says what is exact and what is not.
+load, unless the search itself stops by the clock. docs/algorithms/exact.md says what is exact and what is not.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -172,6 +173,8 @@ class CpSat(Placer):
         solver.parameters.random_seed = self._seed
         solver.parameters.max_deterministic_time = self._left * _SHARES[self._level]
         solver.parameters.catch_sigint_signal = False
+        if math.isfinite(self.seconds_left):
+            solver.parameters.max_time_in_seconds = max(0.1, self.seconds_left * _SHARES[self._level])
         status = run(solver, model.model)
         self._left -= solver.response_proto.deterministic_time
         self._level += not last

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from placewright.sim.draws import below, share
 from placewright.sim.jit import inline, plain
 
 MOVE, SWAP, STRETCH, BALL, WINDOW = range(5)
@@ -69,29 +70,6 @@ class Walker(NamedTuple):
     best: Any  # (2,)
     random: Any  # (1,)
     count: Any  # (3,) changed groups, simulated placements, steps
-
-
-@inline
-def draw(s):
-    """The next 64 random bits (xorshift)."""
-    x = s.random[0]
-    x ^= x << np.uint64(13)
-    x ^= x >> np.uint64(7)
-    x ^= x << np.uint64(17)
-    s.random[0] = x
-    return x
-
-
-@inline
-def below(s, n):
-    """A random whole number below n."""
-    return np.int64((draw(s) >> np.uint64(11)) % np.uint64(n))
-
-
-@inline
-def share(s):
-    """A random number in [0, 1)."""
-    return (draw(s) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @inline

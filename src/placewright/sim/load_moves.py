@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from placewright.sim.draws import below, share
 from placewright.sim.jit import inline, plain
 from placewright.sim.lower import NEVER, PICO
 
@@ -124,29 +125,6 @@ def move(u, s, i, target):
     for k in range(u.made_start[i], u.made_start[i + 1]):
         fine &= add_tensor(u, s, u.made[k], 1)
     return fine
-
-
-@inline
-def draw(s):
-    """The next 64 random bits (xorshift)."""
-    x = s.random[0]
-    x ^= x << np.uint64(13)
-    x ^= x >> np.uint64(7)
-    x ^= x << np.uint64(17)
-    s.random[0] = x
-    return x
-
-
-@inline
-def below(s, n):
-    """A random whole number below n."""
-    return np.int64((draw(s) >> np.uint64(11)) % np.uint64(n))
-
-
-@inline
-def share(s):
-    """A random number in [0, 1)."""
-    return (draw(s) >> np.uint64(11)) * (1.0 / 9007199254740992.0)
 
 
 @inline

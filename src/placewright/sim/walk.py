@@ -20,13 +20,12 @@ from placewright.sim.changes import (
     STEP,
     VALUE,
     WINDOW,
-    below,
     change,
     copy,
     mended,
-    share,
     undo,
 )
+from placewright.sim.draws import below, share
 from placewright.sim.jit import inline, plain
 from placewright.sim.lower import NEVER
 from placewright.sim.work import DONE
