@@ -14,8 +14,9 @@ import re
 import secrets
 import stat
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, BinaryIO, NoReturn
 
 from placewright.errors import FileError
 
@@ -34,18 +35,25 @@ def read_text(path: str | os.PathLike[str]) -> str:
     Whether it is compressed is told by its first two bytes. Decompression stops at the limit. A pipe or
     a device is refused, as reading one may never end.
     """
+    with opened(path) as file:
+        data = file.read(MAX_TEXT_BYTES + 1)
+    return decode(data, path)
+
+
+@contextlib.contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[BinaryIO]:
+    """A regular file, open for reading; whatever goes wrong inside is a FileError too."""
     try:
         with open(path, "rb", opener=_open_at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise FileError(path, "", "is not a regular file; save what it gives to one")
-            data = file.read(MAX_TEXT_BYTES + 1)
+            yield file
     except FileNotFoundError:
         raise FileError(path, "", "no such file") from None
     except IsADirectoryError:
         raise FileError(path, "", "is a folder; a file was expected") from None
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise FileError(path, "", f"cannot be read: {error}") from None
-    return decode(data, path)
 
 
 def _open_at_once(path: str, flags: int) -> int:

@@ -1,4 +1,4 @@
-"""Operation and Tensor: records to build an OpGraph from, by name and in program order."""
+"""Operation, Tensor and Work: records to build an OpGraph from, by name and in program order."""
 
 from __future__ import annotations
 
@@ -23,6 +23,17 @@ class Tensor:
     output: bool = False
     transfer_s: float | None = None
     shape: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What one operation does."""
+
+    flops: float
+    bytes_read: int
+    bytes_written: int
+    workspace_bytes: int
+    dtype: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from placewright.checks import DTYPES
+from placewright.operations import Work
 
 Shape = Sequence[int]
 
@@ -57,17 +57,6 @@ def kind_of(target: Any) -> str:
     if stem.endswith("_") and not stem.endswith("__"):
         stem = stem[:-1]
     return f"{stem}_backward" if backward else stem
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one operation does."""
-
-    flops: float
-    bytes_read: int
-    bytes_written: int
-    workspace_bytes: int
-    dtype: str
 
 
 def touched_bytes(tensor: torch.Tensor) -> int:

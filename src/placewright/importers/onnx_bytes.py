@@ -8,11 +8,11 @@ external, with their length; everything else is copied, and parsed by the packag
 from __future__ import annotations
 
 import os
-import stat
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, BinaryIO
 
 from placewright.errors import FileError, MissingExtraError
+from placewright.files import opened
 
 if TYPE_CHECKING:
     import onnx
@@ -68,28 +68,14 @@ def read_proto(path: str | os.PathLike[str]) -> onnx.ModelProto:
 
 def structure(path: str | os.PathLike[str]) -> bytes:
     """Return the bytes of the model in a file, without those of its large tensors."""
-    try:
-        with open(path, "rb", opener=_open_at_once) as file:
-            about = os.fstat(file.fileno())
-            if not stat.S_ISREG(about.st_mode):
-                raise FileError(path, "", "is not a regular file; save what it gives to one")
-            if about.st_size > MAX_FILE_BYTES:
-                more = "save the model with its weights as external data"
-                raise FileError(path, "", f"has {about.st_size} bytes; at most {MAX_FILE_BYTES} are read: {more}")
-            if about.st_size == 0:
-                raise FileError(path, "", "is empty")
-            return _Walk(file, path).message(about.st_size, _MODEL, 0)
-    except FileNotFoundError:
-        raise FileError(path, "", "no such file") from None
-    except IsADirectoryError:
-        raise FileError(path, "", "is a folder; a file was expected") from None
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise FileError(path, "", f"cannot be read: {error}") from None
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Open without waiting for somebody to open the other end of a pipe."""
-    return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    with opened(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        if size > MAX_FILE_BYTES:
+            more = "save the model with its weights as external data"
+            raise FileError(path, "", f"has {size} bytes; at most {MAX_FILE_BYTES} are read: {more}")
+        if size == 0:
+            raise FileError(path, "", "is empty")
+        return _Walk(file, path).message(size, _MODEL, 0)
 
 
 class _Walk:

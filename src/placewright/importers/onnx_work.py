@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 
 from placewright.importers.onnx_call import Call
 from placewright.importers.onnx_contrib import CONTRIB
 from placewright.importers.onnx_model import Value
+from placewright.operations import Work
 
 MAX_POINTS = 1 << 96
 """Products in one step of an einsum."""
@@ -38,17 +38,6 @@ PER_ELEMENT = {
     "mean_variance_normalization": 8.0, "sinh": 8.0, "cosh": 8.0, "tan": 4.0, "selu": 5.0, "celu": 5.0,
 }  # fmt: skip
 """Flops for each element, where it is not one; an exponential is four."""
-
-
-@dataclass(frozen=True, slots=True)
-class Work:
-    """What one node does."""
-
-    flops: float
-    bytes_read: int
-    bytes_written: int
-    workspace_bytes: int
-    dtype: str
 
 
 def work_of(call: Call, kind: str, reads: list[int]) -> Work:
