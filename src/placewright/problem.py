@@ -317,8 +317,7 @@ class Problem:
     def _check_solvable(self) -> None:
         stuck = np.flatnonzero(~self.choices.any(axis=1)) if self.n_ops else np.zeros(0, np.int64)
         if not len(stuck):
-            self._check_separable()
-            return
+            return self._check_separable()
         members = np.flatnonzero(self.groups == stuck[0])
         names = [self.graph.op_names[int(i)] for i in members]
         runs = np.isfinite(self.costs.seconds[members])
@@ -363,8 +362,7 @@ class Problem:
         graph = self.graph
         if pattern in graph.index:
             return np.array([graph.index[pattern]], np.int32)
-        below = pattern + "."
-        found = [i for i, scope in enumerate(graph.scopes) if scope == pattern or scope.startswith(below)]
+        found = [i for i, scope in enumerate(graph.scopes) if f"{scope}.".startswith(f"{pattern}.")]
         if not found and any(mark in pattern for mark in "*?["):
             glob = re.compile(fnmatch.translate(pattern))
             rows = zip(graph.op_names, graph.scopes, strict=True)
