@@ -1,5 +1,7 @@
 """The compiled entry points: their cache, and what threads may do with them."""
 
+import importlib
+import pkgutil
 import shutil
 import subprocess
 import sys
@@ -7,31 +9,50 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
+from numba.core.caching import NullCache
 
 import placewright
-from placewright.sim import Simulator, entries
+from placewright.sim import Simulator, entries, jit
 from placewright.testing import small_problem
 
 
-def test_an_edit_anywhere_changes_the_stamp(tmp_path, monkeypatch):
-    """A change of any source of sim/ changes the key of the compiled code."""
+def test_an_edit_anywhere_changes_the_stamp(tmp_path):
+    """A change of any source of sim/ changes the names of the files of compiled code."""
     folder = tmp_path / "sim"
     shutil.copytree(Path(entries.__file__).parent, folder, ignore=shutil.ignore_patterns("__pycache__"))
-    monkeypatch.setattr(entries, "__file__", str(folder / "entries.py"))
-    before = entries.stamp_of_sources()
-    assert before == entries.stamp_of_sources()
+    before = jit.stamp.__wrapped__(folder)
+    assert before == jit.stamp(Path(entries.__file__).parent)
     for name in ("kernel.py", "build.py", "lower.py", "work.py", "queues.py", "loads.py", "jit.py"):
         with (folder / name).open("a") as file:
             file.write("\n")
-        after = entries.stamp_of_sources()
+        after = jit.stamp.__wrapped__(folder)
         assert after != before, name
         before = after
 
 
-def test_the_stamp_is_part_of_the_cache_key():
-    """Each entry point closes over the stamp, which Numba hashes into its key."""
-    for function in (entries.simulate_one, entries.load_one, entries.simulate_many, entries.load_many):
-        assert [cell.cell_contents for cell in function.py_func.__closure__] == [entries.stamp_of_sources()]
+def test_every_entry_point_carries_the_stamp():
+    """Everything that is compiled into the cache has it in its name, which is that of the file."""
+    stamp = jit.stamp(Path(entries.__file__).parent)
+    found = 0
+    for info in pkgutil.iter_modules([str(Path(entries.__file__).parent)]):
+        module = importlib.import_module(f"placewright.sim.{info.name}")
+        for thing in vars(module).values():
+            if getattr(thing, "_cache", None) is not None and not isinstance(thing._cache, NullCache):
+                assert thing.py_func.__qualname__.endswith(f"-{stamp}")
+                assert f"-{stamp}-" in Path(thing._cache._cache_file._index_path).name
+                found += 1
+    assert found >= 15
+
+
+def test_what_was_compiled_from_other_sources_is_removed(tmp_path):
+    """An index that names a class which has moved could not even be read."""
+    folder = tmp_path / "__pycache__"
+    folder.mkdir()
+    names = ["a.f-01-3.py311.nbi", "a.f-01-3.py311.1.nbc", "a.f-02-3.py311.nbi", "a.f-3.py311.1.nbc", "a.cpython.pyc"]
+    for name in names:
+        (folder / name).touch()
+    jit._remove_stale(tmp_path, "02")
+    assert sorted(p.name for p in folder.iterdir()) == ["a.cpython.pyc", "a.f-02-3.py311.nbi"]
 
 
 def test_a_second_process_compiles_nothing():

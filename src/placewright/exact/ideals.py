@@ -52,7 +52,7 @@ def best_ideal_split(parts: Parts, edges: Edges, bound: int, limits: Limits) -> 
         raise NotFinishedError(f"{limits.bytes / 2**30:g} GiB", f"at least 2**{width}")
     order = order_of(n, edges)
     family = first_family(order)
-    while grow(order, family)[0]:
+    while grow(order, family):
         sets = int(family.count[0])
         in_time(sets)
         kept = sum(array.nbytes for array in family)
@@ -83,7 +83,7 @@ def _filled(parts: Parts, family: Family, states: States, bound: int, in_time: C
     measure(family, costs, table)
     at = 0
     while at < sets:
-        at, _, _ = extend(family, costs, table, bound, at, _STEPS)
+        at, _ = extend(family, costs, table, bound, at, _STEPS)
         in_time(sets)
     state = int(table.best[-1].argmin())
     value = int(table.best[-1, state])

@@ -61,7 +61,7 @@ def _heft(t: Tasks, w: State) -> tuple[int, Floats]:
 
     up = _ranks(t, moves=True)[0]
     order = np.lexsort((np.arange(len(up)), -up)).astype(np.int64)
-    return list_entries.heft(t, w, order)[0], up
+    return list_entries.heft(t, w, order), up
 
 
 def _cpop(t: Tasks, w: State) -> tuple[int, Floats]:
@@ -75,7 +75,7 @@ def _cpop(t: Tasks, w: State) -> tuple[int, Floats]:
     allowed = t.choices[t.group[path]] != 0
     sums = np.where(allowed, t.cost[path], 0.0).sum(axis=0)
     device = int(np.lexsort((sums, -allowed.sum(axis=0)))[0])
-    return list_entries.cpop(t, w, up + down, on_path, device)[0], up + down
+    return list_entries.cpop(t, w, up + down, on_path, device), up + down
 
 
 def critical_path(t: Tasks, length: Floats) -> NDArray[np.int64]:
@@ -94,7 +94,7 @@ def _etf(t: Tasks, w: State) -> tuple[int, Floats]:
     from placewright.sim import list_entries
 
     level = _ranks(t, moves=False)[0]
-    return list_entries.greedy(t, w, level, np.zeros(len(level), np.int64))[0], level
+    return list_entries.greedy(t, w, level, np.zeros(len(level), np.int64)), level
 
 
 METHODS: dict[str, Callable[[Tasks, State], tuple[int, Floats]]] = {"heft": _heft, "cpop": _cpop, "etf": _etf}

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from placewright.sim.entries import stamp_of_sources
 from placewright.sim.jit import entry, inline, plain
 
 
@@ -195,70 +194,69 @@ def enter(p, w, low, to, bound):
                 w.kind[to, s + p.stride[c]] = c
 
 
-def _entries(stamp):
-    def refill(f):
-        """Enter all sets into an empty hash table."""
-        for i in range(f.count[0]):
-            f.table[slot_of(f.table, f.member, f.member, i)] = i
-        return stamp
+@entry
+def refill(f):
+    """Enter all sets into an empty hash table."""
+    for i in range(f.count[0]):
+        f.table[slot_of(f.table, f.member, f.member, i)] = i
 
-    def grow(order, f):
-        """Find sets; returns (whether arrays are full before all are known, stamp)."""
-        units = len(order.before)
-        while f.count[2] < f.count[0]:
-            i = f.count[2]
-            room = min(len(f.member) - f.count[0], len(f.link_unit) - f.count[1])
-            if room <= units or 2 * (f.count[0] + units) > len(f.table):
-                return True, stamp
-            for unit in range(units):
-                if has(f.ready, i, unit):
-                    f.link_to[f.count[1]] = add_set(order, f, i, unit)
-                    f.link_unit[f.count[1]] = unit
-                    f.count[1] += 1
-            f.count[2] = i + 1
-            f.link_start[i + 1] = f.count[1]
-        return False, stamp
 
-    def measure(f, p, w):
-        """Reference seconds of every set."""
-        for i in range(f.count[0]):
+@entry
+def grow(order, f):
+    """Find sets; returns (whether arrays are full before all are known)."""
+    units = len(order.before)
+    while f.count[2] < f.count[0]:
+        i = f.count[2]
+        room = min(len(f.member) - f.count[0], len(f.link_unit) - f.count[1])
+        if room <= units or 2 * (f.count[0] + units) > len(f.table):
+            return True
+        for unit in range(units):
+            if has(f.ready, i, unit):
+                f.link_to[f.count[1]] = add_set(order, f, i, unit)
+                f.link_unit[f.count[1]] = unit
+                f.count[1] += 1
+        f.count[2] = i + 1
+        f.link_start[i + 1] = f.count[1]
+    return False
+
+
+@entry
+def measure(f, p, w):
+    """Reference seconds of every set."""
+    for i in range(f.count[0]):
+        for e in range(f.link_start[i], f.link_start[i + 1]):
+            w.done[f.link_to[e]] = w.done[i] + p.reference[f.link_unit[e]]
+
+
+@entry
+def extend(f, p, w, bound, begin, steps):
+    """Go on from set `begin`, for about so many pairs; returns (the set to go on from, pairs looked at)."""
+    looked = 0
+    for low in range(begin, f.count[0]):
+        if looked >= steps:
+            return low, looked
+        alive = False
+        for s in range(len(p.room)):
+            alive = alive or hopeful(p, w, low, s, bound)
+        if not alive:
+            continue
+        w.sums[low] = 0
+        w.sums[low, 4] = 1
+        w.moved[low] = 0
+        w.queue[0] = low
+        head, tail = 0, 1
+        while head < tail:
+            i = w.queue[head]
+            head += 1
             for e in range(f.link_start[i], f.link_start[i + 1]):
-                w.done[f.link_to[e]] = w.done[i] + p.reference[f.link_unit[e]]
-        return stamp
-
-    def extend(f, p, w, bound, begin, steps):
-        """Go on from set `begin`, for about so many pairs; returns (the set to go on from, pairs looked at, stamp)."""
-        looked = 0
-        for low in range(begin, f.count[0]):
-            if looked >= steps:
-                return low, looked, stamp
-            alive = False
-            for s in range(len(p.room)):
-                alive = alive or hopeful(p, w, low, s, bound)
-            if not alive:
-                continue
-            w.sums[low] = 0
-            w.sums[low, 4] = 1
-            w.moved[low] = 0
-            w.queue[0] = low
-            head, tail = 0, 1
-            while head < tail:
-                i = w.queue[head]
-                head += 1
-                for e in range(f.link_start[i], f.link_start[i + 1]):
-                    unit, to = f.link_unit[e], f.link_to[e]
-                    if w.seen[to] == low:
-                        continue
-                    w.seen[to] = low
-                    looked += 1
-                    if add_unit(f, p, w, low, i, unit, to, bound):
-                        w.queue[tail] = to
-                        tail += 1
-                        w.moved[to] = cut_with(f, p, w, low, i, unit)
-                        enter(p, w, low, to, bound)
-        return f.count[0], looked, stamp
-
-    return tuple(entry(f) for f in (refill, grow, measure, extend))
-
-
-refill, grow, measure, extend = _entries(stamp_of_sources())
+                unit, to = f.link_unit[e], f.link_to[e]
+                if w.seen[to] == low:
+                    continue
+                w.seen[to] = low
+                looked += 1
+                if add_unit(f, p, w, low, i, unit, to, bound):
+                    w.queue[tail] = to
+                    tail += 1
+                    w.moved[to] = cut_with(f, p, w, low, i, unit)
+                    enter(p, w, low, to, bound)
+    return f.count[0], looked

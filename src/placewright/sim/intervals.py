@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from placewright.sim.entries import stamp_of_sources
 from placewright.sim.jit import entry
 
 
@@ -45,60 +44,54 @@ class Table(NamedTuple):
     sums: Any  # (5, C) of the part at hand: time, held, most, lent, whether it is possible
 
 
-def _entries(stamp):
-    def fill(p, w, bound):
-        """Fill the table with values below `bound`; what is not below it stays as it was."""
-        n, classes = p.time.shape
-        states = len(p.room)
-        for i in range(n):
-            alive = False
-            for s in range(states):
-                alive = alive or (w.best[i, s] < bound and p.need[i] <= p.room[s])
-            if not alive:
-                continue
-            w.sums[:] = 0
-            w.sums[4] = 1
-            moved = 0
-            for j in range(i, n):
-                if p.enemy[j] >= i:
-                    break
-                some = False
-                for c in range(classes):
-                    w.sums[0, c] += p.time[j, c]
-                    w.sums[1, c] += p.held[j, c]
-                    w.sums[2, c] = max(w.sums[2, c], p.most[j, c])
-                    w.sums[3, c] = max(w.sums[3, c], p.lent[j, c])
-                    fits = w.sums[1, c] + w.sums[2, c] + w.sums[3, c] <= p.capacity[c]
-                    if not p.allowed[j, c] or not fits or w.sums[0, c] >= bound:
-                        w.sums[4, c] = 0
-                    some = some or w.sums[4, c] == 1
-                if not some:
-                    break
-                for k in range(p.start[j], p.start[j + 1]):
-                    was_cut = p.previous[k] >= i
-                    is_cut = p.first[k] < i or p.last[k] > j
-                    if is_cut and not was_cut:
-                        moved += p.weight[k]
-                    elif was_cut and not is_cut:
-                        moved -= p.weight[k]
-                for c in range(classes):
-                    if w.sums[4, c] == 0:
+@entry
+def fill(p, w, bound):
+    """Fill the table with values below `bound`; what is not below it stays as it was."""
+    n, classes = p.time.shape
+    states = len(p.room)
+    for i in range(n):
+        alive = False
+        for s in range(states):
+            alive = alive or (w.best[i, s] < bound and p.need[i] <= p.room[s])
+        if not alive:
+            continue
+        w.sums[:] = 0
+        w.sums[4] = 1
+        moved = 0
+        for j in range(i, n):
+            if p.enemy[j] >= i:
+                break
+            some = False
+            for c in range(classes):
+                w.sums[0, c] += p.time[j, c]
+                w.sums[1, c] += p.held[j, c]
+                w.sums[2, c] = max(w.sums[2, c], p.most[j, c])
+                w.sums[3, c] = max(w.sums[3, c], p.lent[j, c])
+                fits = w.sums[1, c] + w.sums[2, c] + w.sums[3, c] <= p.capacity[c]
+                if not p.allowed[j, c] or not fits or w.sums[0, c] >= bound:
+                    w.sums[4, c] = 0
+                some = some or w.sums[4, c] == 1
+            if not some:
+                break
+            for k in range(p.start[j], p.start[j + 1]):
+                was_cut = p.previous[k] >= i
+                is_cut = p.first[k] < i or p.last[k] > j
+                if is_cut and not was_cut:
+                    moved += p.weight[k]
+                elif was_cut and not is_cut:
+                    moved -= p.weight[k]
+            for c in range(classes):
+                if w.sums[4, c] == 0:
+                    continue
+                load = w.sums[0, c] + (moved if p.pays[c] else 0)
+                if load >= bound:
+                    continue
+                for s in range(states):
+                    if p.digits[s, c] == p.count[c] or w.best[i, s] >= bound or p.need[i] > p.room[s]:
                         continue
-                    load = w.sums[0, c] + (moved if p.pays[c] else 0)
-                    if load >= bound:
-                        continue
-                    for s in range(states):
-                        if p.digits[s, c] == p.count[c] or w.best[i, s] >= bound or p.need[i] > p.room[s]:
-                            continue
-                        to = s + p.stride[c]
-                        value = max(load, w.best[i, s])
-                        if value < w.best[j + 1, to]:
-                            w.best[j + 1, to] = value
-                            w.back[j + 1, to] = i
-                            w.kind[j + 1, to] = c
-        return stamp
-
-    return entry(fill)
-
-
-fill = _entries(stamp_of_sources())
+                    to = s + p.stride[c]
+                    value = max(load, w.best[i, s])
+                    if value < w.best[j + 1, to]:
+                        w.best[j + 1, to] = value
+                        w.back[j + 1, to] = i
+                        w.kind[j + 1, to] = c

@@ -1,4 +1,4 @@
-"""The compiled entry points of list scheduling, with the stamp that `entries.py` explains."""
+"""The compiled entry points of list scheduling."""
 
 # mypy: allow-untyped-defs, allow-untyped-calls, allow-untyped-decorators, no-check-untyped-defs
 # Numba types the kernels; their arguments are the tuples of arrays in list_tasks.py.
@@ -6,34 +6,34 @@
 from __future__ import annotations
 
 from placewright.sim import list_greedy, list_kernel
-from placewright.sim.entries import stamp_of_sources
 from placewright.sim.jit import entry
 
 
-def _entries(stamp):
-    def prepare(t, timeless):
-        """Mark what is passive."""
-        list_kernel.find_passive(t, timeless)
-        return stamp
-
-    def ranks(t, moves, up, down):
-        """Longest paths to the end and from the beginning, with or without transfer times."""
-        list_kernel.find_ranks(t, moves, up, down)
-        return stamp
-
-    def heft(t, w, order):
-        """Each operation where it ends first; returns (stuck group or DONE, stamp)."""
-        return list_kernel.heft(t, w, order), stamp
-
-    def cpop(t, w, priorities, on_path, device):
-        """The critical path on one device; returns (stuck group or DONE, stamp)."""
-        return list_kernel.cpop(t, w, priorities, on_path, device), stamp
-
-    def greedy(t, w, level, queue):
-        """Always the operation that can start first; returns (stuck group or DONE, stamp)."""
-        return list_greedy.greedy(t, w, level, queue), stamp
-
-    return tuple(entry(f) for f in (prepare, ranks, heft, cpop, greedy))
+@entry
+def prepare(t, timeless):
+    """Mark what is passive."""
+    list_kernel.find_passive(t, timeless)
 
 
-prepare, ranks, heft, cpop, greedy = _entries(stamp_of_sources())
+@entry
+def ranks(t, moves, up, down):
+    """Longest paths to the end and from the beginning, with or without transfer times."""
+    list_kernel.find_ranks(t, moves, up, down)
+
+
+@entry
+def heft(t, w, order):
+    """Each operation where it ends first; returns (stuck group or DONE)."""
+    return list_kernel.heft(t, w, order)
+
+
+@entry
+def cpop(t, w, priorities, on_path, device):
+    """The critical path on one device; returns (stuck group or DONE)."""
+    return list_kernel.cpop(t, w, priorities, on_path, device)
+
+
+@entry
+def greedy(t, w, level, queue):
+    """Always the operation that can start first; returns (stuck group or DONE)."""
+    return list_greedy.greedy(t, w, level, queue)

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from placewright.problem import Problem
 from placewright.sim import load_moves
-from placewright.sim.entries import stamp_of_sources
 from placewright.sim.jit import entry
 from placewright.sim.load_moves import FORBIDDEN, LoadState, Units
 from placewright.sim.lower import Lowered
@@ -19,26 +17,21 @@ from placewright.sim.lower import Lowered
 Places = NDArray[np.int64]
 
 
-def _entry(stamp: int) -> Any:
-    def anneal(u, s, steps, hot, cold, squarings):  # type: ignore[no-untyped-def]
-        """Loads from the start, then annealing; returns the best largest load and the stamp."""
-        s.value[0] = FORBIDDEN
-        s.value[1] = 0
-        if load_moves.start(u, s):
-            top = np.int64(0)
-            for d in range(len(s.load)):
-                top = max(top, s.load[d])
-            s.value[0] = top
-        for k in range(len(s.place)):
-            s.best[k] = s.place[k]
-        if steps > 0 and s.value[0] != FORBIDDEN:
-            load_moves.anneal(u, s, steps, hot, cold, squarings)
-        return s.value[0], stamp
-
-    return entry(anneal)
-
-
-_anneal = _entry(stamp_of_sources())
+@entry
+def _anneal(u, s, steps, hot, cold, squarings):  # type: ignore[no-untyped-def]
+    """Loads from the start, then annealing; returns the best largest load."""
+    s.value[0] = FORBIDDEN
+    s.value[1] = 0
+    if load_moves.start(u, s):
+        top = np.int64(0)
+        for d in range(len(s.load)):
+            top = max(top, s.load[d])
+        s.value[0] = top
+    for k in range(len(s.place)):
+        s.best[k] = s.place[k]
+    if steps > 0 and s.value[0] != FORBIDDEN:
+        load_moves.anneal(u, s, steps, hot, cold, squarings)
+    return s.value[0]
 
 
 @dataclass(frozen=True)
@@ -124,7 +117,7 @@ class LoadAnnealer:
     def run(self, places: Places, schedule: Schedule) -> tuple[int, Places]:
         """Anneal from places; the best largest load in ps and the places that have it. Takes no Python lock."""
         self._state.place[:] = places
-        value, _ = _anneal(self.units, self._state, schedule.steps, schedule.hot, schedule.cold, schedule.squarings)
+        value = _anneal(self.units, self._state, schedule.steps, schedule.hot, schedule.cold, schedule.squarings)
         return int(value), self._state.best.copy()
 
 

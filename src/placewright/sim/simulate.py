@@ -163,9 +163,9 @@ class Simulator:
         record = self.problem.objective == "step"
         work = make_work(self.lowered, record)
         if record:
-            status, value, _ = entries.simulate_one(self.lowered, work, devices[0], priorities[0], windows[0], True)
+            status, value = entries.simulate_one(self.lowered, work, devices[0], priorities[0], windows[0], True)
         else:
-            status, value, _ = entries.load_one(self.lowered, work, devices[0], windows[0], self._is_max_load)
+            status, value = entries.load_one(self.lowered, work, devices[0], windows[0], self._is_max_load)
         over = np.maximum(work.peak - self._capacity, 0)
         use = [*work.device_busy.tolist(), *work.channel_busy.tolist(), *work.raised.tolist()]
         plain = self._outcome(int(status), int(value), work.peak.tolist(), over.tolist(), use)

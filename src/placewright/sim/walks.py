@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 from placewright.problem import OBJECTIVES, Problem
 from placewright.sim import walk
 from placewright.sim.changes import ALL, MAX_LOAD, STEP, SWAP, THROUGHPUT, WINDOW, Terrain, Walker
-from placewright.sim.entries import stamp_of_sources
 from placewright.sim.jit import entry
 from placewright.sim.lower import Lowered
 from placewright.sim.work import make_work
@@ -22,16 +21,10 @@ Rows = NDArray[np.int64]
 _OBJECTIVE = dict(zip(OBJECTIVES, (STEP, MAX_LOAD, THROUGHPUT), strict=True))
 
 
-def _entry(stamp: int) -> Any:
-    def go(p, w, g, s, priorities):  # type: ignore[no-untyped-def]
-        """Walk; returns the stamp."""
-        walk.walk(p, w, g, s, priorities)
-        return stamp
-
-    return entry(go)
-
-
-_go = _entry(stamp_of_sources())
+@entry
+def _go(p, w, g, s, priorities):  # type: ignore[no-untyped-def]
+    """Walk."""
+    walk.walk(p, w, g, s, priorities)
 
 
 @dataclass(frozen=True)
