@@ -295,14 +295,13 @@ class Builder:
         if draft.recompute:
             self._recomputed.add(draft.name)
         if len(values) > len([v for v in values.values() if v.storage.root[0] != draft.name]) or overwritten:
-            self._measure(draft, node, kind, tensors, [t for _, t in made], overwritten)
+            self._measure(draft, node, tensors, [t for _, t in made], overwritten)
         draft.dtype = draft.dtype if draft.bytes_written else dtype_of([t for _, t in made] or tensors)
 
     def _measure(
         self,
         draft: Draft,
         node: Node,
-        kind: str,
         inputs: Sequence[torch.Tensor],
         outputs: Sequence[torch.Tensor],
         overwritten: set[int],
@@ -312,7 +311,7 @@ class Builder:
         silent = overwritten - {torch_private.storage_id(t) for t in outputs}
         own += [t for t in inputs if torch_private.storage_id(t) in silent]
         args = torch.fx.node.map_arg(node.args, lambda a: a.meta.get("val"))
-        work = work_of(kind, args, inputs, own)
+        work = work_of(node.target, args, inputs, own)
         draft.flops, draft.bytes_read, draft.bytes_written = work.flops, work.bytes_read, work.bytes_written
         draft.workspace_bytes, draft.dtype = work.workspace_bytes, work.dtype
 

@@ -1,21 +1,18 @@
-"""What an operation of a traced graph does: its kind, its flops, the bytes that it reads and writes, its workspace.
-
-Shapes: B batch, H heads, S and T sequence lengths of queries and keys, E width of a head, N elements.
-"""
+"""What an operation of a traced graph does: its kind, its flops, the bytes that it reads and writes, its workspace."""
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
+from placewright.capture.lookups import adds, summed_elements, table_read, written_elements
+from placewright.capture.products import FLOPS
 from placewright.checks import DTYPES
 from placewright.operations import Work
-
-Shape = Sequence[int]
 
 _KINDS = {
     # Kernels that one device has, under the name of what they compute.
@@ -25,6 +22,13 @@ _KINDS = {
     "_scaled_dot_product_cudnn_attention": "scaled_dot_product_attention",
     "_scaled_dot_product_fused_attention_overrideable": "scaled_dot_product_attention",
     "_scaled_dot_product_attention_math_for_mps": "scaled_dot_product_attention",
+    "_triton_scaled_dot_attention": "scaled_dot_product_attention",
+    "_flash_attention_forward": "scaled_dot_product_attention",
+    "_flash_attention_backward": "scaled_dot_product_attention_backward",
+    "_efficient_attention_forward": "scaled_dot_product_attention",
+    "_efficient_attention_backward": "scaled_dot_product_attention_backward",
+    "flex_attention": "scaled_dot_product_attention",
+    "flex_attention_backward": "scaled_dot_product_attention_backward",
     "attention": "scaled_dot_product_attention",  # our own, with dropout
     "attention_backward": "scaled_dot_product_attention_backward",
     "_native_batch_norm_legit": "batch_norm",
@@ -34,18 +38,34 @@ _KINDS = {
     "_batch_norm_with_update_functional": "batch_norm",
     "cudnn_batch_norm": "batch_norm",
     "cudnn_batch_norm_backward": "batch_norm_backward",
+    **dict.fromkeys(("cudnn_convolution", "cudnn_convolution_transpose", "convolution_overrideable",
+                     "_slow_conv2d_forward", "slow_conv3d_forward", "slow_conv_dilated2d", "slow_conv_dilated3d",
+                     "slow_conv_transpose2d", "slow_conv_transpose3d", "_conv_depthwise2d", "conv_depthwise3d",
+                     "miopen_convolution", "miopen_convolution_transpose", "miopen_depthwise_convolution",
+                     "mkldnn_convolution"), "convolution"),
+    "convolution_backward_overrideable": "convolution_backward",
     "mkldnn_rnn_layer": "lstm",
     "mkldnn_rnn_layer_backward": "lstm_backward",
     "embedding_dense_backward": "embedding_backward",
+    "_embedding_bag_forward_only": "embedding_bag",
+    "_embedding_bag_dense_backward": "embedding_bag_backward",
+    "_index_put_impl_": "index_put",
+    "_unsafe_index_put": "index_put",
+    "_unsafe_index": "index",
     "_unsafe_view": "view",
-}
+}  # fmt: skip
 _ENDINGS = ("_for_cpu", "_data", "_forward", "_default")
+
+
+def name_of(target: Any) -> str:
+    """Return the name of an operator without its namespace and overload."""
+    schema = getattr(target, "_schema", None)
+    return schema.name.partition("::")[2] if schema is not None else getattr(target, "__name__", str(target))
 
 
 def kind_of(target: Any) -> str:
     """Return the canonical kind of an operator: its name without dialect, device or the mark of writing in place."""
-    name = getattr(target, "_schema", None)
-    plain = name.name.partition("::")[2] if name is not None else getattr(target, "__name__", str(target))
+    plain = name_of(target)
     backward = plain.endswith(("_backward", "_backward_data"))
     stem = re.sub(r"_backward(_data)?$", "", plain) if backward else plain
     if plain in _KINDS:
@@ -74,20 +94,60 @@ def dtype_of(tensors: Sequence[torch.Tensor]) -> str:
     return name if name in DTYPES else "uint8" if "uint" in name or "int4" in name else "float32"
 
 
-def work_of(kind: str, args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Work:
-    """Return what an operation does; `args` are its arguments with tensors in the place of nodes."""
-    dtype = dtype_of(inputs if kind in _FLOPS else [*outputs, *inputs])
-    written = sum(map(touched_bytes, outputs))
+def work_of(target: Any, args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> Work:
+    """Return what an operator does; `args` are its arguments with tensors in the place of nodes."""
+    name, kind = (name_of(target), kind_of(target)) if _is_torchs(target) else ("", "")
+    rule = FLOPS.get(name) or FLOPS.get(kind)
+    dtype = dtype_of(inputs if rule else [*outputs, *inputs])
     if kind in _NOTHING:
         return Work(0.0, 0, 0, 0, dtype)
     if kind in _FILLS:
-        return Work(0.0, 0, written, 0, dtype)
-    read = _READS[kind](args, inputs, outputs) if kind in _READS else sum(map(touched_bytes, inputs))
-    if kind in _FLOPS:
-        flops = float(_FLOPS[kind](args, outputs))
-    else:
-        flops = _PER_ELEMENT.get(kind, 0.0 if kind in _MOVES else 1.0) * _elements(inputs, outputs)
-    return Work(flops, read, written, _workspace(kind, args, outputs), dtype)
+        return Work(0.0, 0, sum(map(touched_bytes, outputs)), 0, dtype)
+    read, written = _bytes(name, kind, args, inputs, outputs)
+    flops = float(rule(args, outputs)) if rule else _flops_by_element(kind, args, inputs, outputs)
+    return Work(flops, read, written, _workspace(name, kind, args, outputs), dtype)
+
+
+def _is_torchs(target: Any) -> bool:
+    """Whether an operator is torch's, or stands for one of them; of others a name says nothing of the arguments."""
+    schema = getattr(target, "_schema", None)
+    return schema is None or schema.name.partition("::")[0] in ("aten", "prims", "placewright")
+
+
+def _bytes(
+    name: str, kind: str, args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> tuple[int, int]:
+    """Return the bytes that an operator reads and writes: those of its tensors, but of a table what it touches."""
+    written = sum(map(touched_bytes, outputs))
+    looked_up = table_read(kind, args, outputs)
+    if looked_up is not None:
+        table, found = looked_up
+        return found * table.element_size() + _all_but(table, inputs), written
+    reached = written_elements(kind, args) if name.endswith("_") else None
+    if reached is not None:
+        size = reached * int(args[0].element_size())
+        return _all_but(args[0], inputs) + (size if adds(kind, args) else 0), size
+    if kind == "copy":
+        return sum(map(touched_bytes, inputs[1:])), written
+    return sum(map(touched_bytes, inputs)), written
+
+
+def _all_but(table: torch.Tensor, inputs: Sequence[torch.Tensor]) -> int:
+    """Return the bytes of all inputs but a table."""
+    return sum(touched_bytes(tensor) for tensor in inputs if tensor is not table)
+
+
+def _flops_by_element(
+    kind: str, args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> float:
+    """Return the flops of what computes alike for every element that it goes through."""
+    summed = summed_elements(kind, args)
+    if summed is not None:
+        return float(summed)
+    reached = written_elements(kind, args)
+    if reached is not None:
+        return float(reached if adds(kind, args) else 0)
+    return _PER_ELEMENT.get(kind, 0.0 if kind in _MOVES else 1.0) * _elements(inputs, outputs)
 
 
 def _elements(inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> float:
@@ -104,9 +164,9 @@ _FILLS = frozenset(
 )  # fmt: skip
 """They write and read nothing."""
 _MOVES = frozenset(
-    {"clone", "copy", "to_copy", "cat", "stack", "index", "index_put", "index_select", "gather", "scatter",
+    {"clone", "copy", "to_copy", "cat", "stack", "index", "index_select", "gather", "take",
      "slice_backward", "select_backward", "slice_scatter", "select_scatter", "embedding", "constant_pad_nd",
-     "repeat", "roll", "flip", "index_copy", "masked_fill", "where", "lift_fresh_copy", "pixel_shuffle",
+     "repeat", "roll", "flip", "masked_fill", "where", "lift_fresh_copy", "pixel_shuffle",
      "unfold_backward", "diagonal_copy", "as_strided_scatter", "pixel_unshuffle", "reflection_pad1d",
      "reflection_pad2d", "replication_pad2d", "tril", "triu", "im2col", "col2im", "split_with_sizes_copy",
      "masked_scatter", "max_pool2d_with_indices_backward", "avg_pool2d_backward", "upsample_nearest2d"}
@@ -123,95 +183,7 @@ _PER_ELEMENT = {
 """Flops for each element, where it is not one; of an exponential four, by the usual count."""
 
 
-# ---- flops, where they are not by the element ------------------------------------------------------
-
-
-def _product(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    """Return the flops of a matrix product, whose left factor's last axis is summed over."""
-    return 2 * int(outputs[0].numel()) * int(args[0].shape[-1])
-
-
-def _added_product(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    """Return the flops of a matrix product that is added to something."""
-    return 2 * int(outputs[0].numel()) * int(args[1].shape[-1])
-
-
-def _convolution(x: Shape, weight: Shape, y: Shape, transposed: bool) -> int:
-    """Return the flops of a convolution: for each element on the small side, the weights that meet there."""
-    pixels = math.prod((x if transposed else y)[2:])
-    return 2 * int(x[0]) * pixels * math.prod(weight)
-
-
-def _convolution_forward(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    return _convolution(args[0].shape, args[1].shape, outputs[0].shape, bool(args[6]))
-
-
-def _convolution_backward(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    """Return the flops of a convolution's backward: one convolution for each gradient that it makes."""
-    grad, x, weight, transposed, wanted = args[0], args[1], args[2], bool(args[7]), args[10]
-    once = _convolution(x.shape, weight.shape, grad.shape, transposed)
-    return once * (int(bool(wanted[0])) + int(bool(wanted[1])))
-
-
-def _attention(q: Shape, k: Shape, v: Shape, products: int, value_products: int) -> int:
-    """Return the flops of products over the width of keys, and of those over the width of values."""
-    pairs = math.prod(q[:-2]) * q[-2] * k[-2]
-    return 2 * pairs * (products * q[-1] + value_products * v[-1])
-
-
-def _attention_forward(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    return _attention(args[0].shape, args[1].shape, args[2].shape, 1, 1)
-
-
-def _attention_backward(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    """Return the flops of an attention's backward, which makes the scores anew: five products for the two."""
-    return _attention(args[1].shape, args[2].shape, args[3].shape, 3, 2)
-
-
-def _recurrent(args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
-    """Return the flops of a fused recurrent layer: every weight meets every step of every sample."""
-    x = args[0]
-    weights = sum(int(t.numel()) for t in args[1:3] if isinstance(t, torch.Tensor))
-    return 2 * weights * int(x.shape[0]) * int(x.shape[1])
-
-
-_FLOPS: dict[str, Callable[[Sequence[Any], Sequence[torch.Tensor]], int]] = {
-    "mm": _product,
-    "bmm": _product,
-    "mv": _product,
-    "dot": _product,
-    "addmm": _added_product,
-    "baddbmm": _added_product,
-    "addmv": _added_product,
-    "convolution": _convolution_forward,
-    "convolution_backward": _convolution_backward,
-    "scaled_dot_product_attention": _attention_forward,
-    "scaled_dot_product_attention_backward": _attention_backward,
-    "lstm": _recurrent,
-    "lstm_backward": lambda args, outputs: 2 * _recurrent(args, outputs),
-    "grouped_mm": lambda args, outputs: 2 * int(outputs[0].numel()) * int(args[0].shape[-1]),
-}
-
-
-# ---- bytes, where they are not all of what is read ---------------------------------------------
-
-
-def _rows(args: Sequence[Any], inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> int:
-    """Return the bytes read by a lookup: the rows that it finds, and everything but the table."""
-    return sum(map(touched_bytes, inputs[1:])) + sum(map(touched_bytes, outputs))
-
-
-_READS: dict[str, Callable[[Sequence[Any], Sequence[torch.Tensor], Sequence[torch.Tensor]], int]] = {
-    "embedding": _rows,
-    "index": _rows,
-    "index_select": _rows,
-    "gather": _rows,
-    "copy": lambda args, inputs, outputs: sum(map(touched_bytes, inputs[1:])),
-    "masked_fill": lambda args, inputs, outputs: sum(map(touched_bytes, inputs)),
-}
-
-
-def _workspace(kind: str, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
+def _workspace(name: str, kind: str, args: Sequence[Any], outputs: Sequence[torch.Tensor]) -> int:
     """Return the bytes that an operation takes while it runs, beside what it returns.
 
     Convolutions on tensor cores, as on a CPU's vector units, work on channels laid out innermost: what comes in
@@ -220,9 +192,9 @@ def _workspace(kind: str, args: Sequence[Any], outputs: Sequence[torch.Tensor]) 
     """
     if kind == "scaled_dot_product_attention_backward" and args[1].element_size() < 4:
         return 4 * int(args[1].numel())  # the gradient of the queries is summed up in float32
-    if kind == "convolution" and args[8] == 1:
+    if name in ("convolution", "_convolution") and args[8] == 1:
         return sum(map(_relaid_bytes, (args[0], outputs[0])))
-    if kind == "convolution_backward" and args[9] == 1:
+    if name == "convolution_backward" and args[9] == 1:
         return sum(map(_relaid_bytes, args[:2]))  # gradient and input; or the gradient of the input, as large
     return 0
 
