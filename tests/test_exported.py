@@ -14,6 +14,7 @@ from torch import nn
 
 from placewright.capture import capture_step
 from placewright.capture.exported import read_exported
+from placewright.capture.exported_names import check_expression
 from placewright.errors import CaptureError, FileError
 from tests.models import cases
 
@@ -208,7 +209,11 @@ def test_guards_are_not_run(program, tmp_path):
 
 @pytest.mark.parametrize(
     "size",
-    ["__import__('os').system('true')", "s0.__class__", "10**10**10", "Pow(9, 999999)", "x" * 3000, "[1][0]", "1 << 9"],
+    [
+        *("__import__('os').system('true')", "s0.__class__", "10**10**10", "Pow(9, 999999)", "x" * 3000, "[1][0]"),
+        *("1 << 9", "((((9**8)**8)**8)**8)**8", "Pow(Pow(Pow(Pow(9, 8), 8), 8), 8)", "*".join(["(9**8)**8"] * 90)),
+        *("(s0 + s1 + s2 + s3 + s4 + s5 + s6)**8", "(s0*s1 + 1)**8*(s0 + s1)**8"),
+    ],
 )
 def test_sizes_are_arithmetic(program, size):
     """Torch evaluates them; what is no arithmetic on symbols, or could fill the memory, is refused."""
@@ -220,6 +225,24 @@ def test_sizes_are_arithmetic(program, size):
     edit(program, {"models/model.json": put})
     with pytest.raises(FileError, match="is no size that torch writes"):
         read_exported(program)
+
+
+@pytest.mark.parametrize(
+    "size",
+    [
+        *(
+            "s0",
+            "Integer(2)*s0**2",
+            "FloorDiv((s0 + 1)**2, Integer(4))",
+            "Pow(Add(s0, 1), Integer(2))",
+            "Max(1, s0//16)",
+        ),
+        *("+".join(f"s{k}*(s{k} - 1)" for k in range(60)), "+".join(["1"] * 900), "-" * 90 + "1"),
+    ],
+)
+def test_sizes_that_torch_may_write(size):
+    """Polynomials of sizes, long ones too; only what grows out of all proportion is refused."""
+    check_expression(size, "net.pt2")
 
 
 @pytest.mark.parametrize("name", ["x; import os", "a b", "a\nb", "../x", "é", "x" * 2000])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import math
 import re
 from typing import Any
 
@@ -35,8 +36,14 @@ _ALLOWED = (
     ast.Expression, ast.BinOp, ast.UnaryOp, ast.Compare, ast.BoolOp, ast.Call, ast.keyword, ast.Name,
     ast.Constant, ast.Load, ast.operator, ast.unaryop, ast.cmpop, ast.boolop,
 )  # fmt: skip
+_POWERS = frozenset({"Pow", "PowByNatural", "FloatPow", "LShift"})
 _LONGEST = 2000
 _LARGEST_POWER = 8
+_MOST_BITS = 8192
+"""Of a number that an expression may come to: powers of powers, and their products, could fill the memory."""
+_MOST_TERMS = 1000
+"""Of an expression that is multiplied out, as torch does."""
+_SYMBOL_BITS = 64
 
 
 def check_operator(target: str, path: object) -> None:
@@ -66,7 +73,8 @@ def _is_arithmetic(text: str) -> bool:
         tree = ast.parse(text, mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return False
-    return all(isinstance(node, _ALLOWED) and _is_harmless(node) for node in ast.walk(tree))
+    nodes = list(ast.walk(tree))
+    return all(isinstance(node, _ALLOWED) and _is_harmless(node) for node in nodes) and _is_bounded(nodes)
 
 
 def _is_harmless(node: ast.AST) -> bool:
@@ -85,15 +93,65 @@ def _is_harmless(node: ast.AST) -> bool:
 
 def _is_small_power(call: ast.Call) -> bool:
     """Whether a call is no power, or one with a small exponent; others could fill the memory."""
-    if not isinstance(call.func, ast.Name) or call.func.id not in ("Pow", "PowByNatural", "FloatPow", "LShift"):
-        return True
-    return len(call.args) == 2 and _is_small(call.args[1])
+    return _called(call) not in _POWERS or (len(call.args) == 2 and _is_small(call.args[1]))
 
 
 def _is_small(node: ast.expr) -> bool:
     """Whether an exponent is a small number."""
+    value = _exponent(node)
+    return value is not None and value <= _LARGEST_POWER
+
+
+def _exponent(node: ast.expr) -> float | None:
+    """Return the size of an exponent that is a number, without its sign."""
     if isinstance(node, ast.Call) and len(node.args) == 1:  # Integer(2)
         node = node.args[0]
     if isinstance(node, ast.UnaryOp):
         node = node.operand
-    return isinstance(node, ast.Constant) and isinstance(node.value, int | float) and node.value <= _LARGEST_POWER
+    return abs(node.value) if isinstance(node, ast.Constant) and isinstance(node.value, int | float) else None
+
+
+def _called(node: ast.AST) -> str:
+    """Return the name of the function that a part of an expression calls."""
+    return node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
+
+
+def _is_bounded(nodes: list[ast.AST]) -> bool:
+    """Whether no part of an expression comes to more bits, or multiplied out to more terms, than are allowed.
+
+    Parts come after what they are part of.
+    """
+    sizes: dict[ast.expr, tuple[float, float]] = {}
+    for node in (each for each in reversed(nodes) if isinstance(each, ast.expr)):
+        inner = (
+            [*node.args, *(word.value for word in node.keywords)]
+            if isinstance(node, ast.Call)
+            else [part for part in ast.iter_child_nodes(node) if isinstance(part, ast.expr)]
+        )
+        parts = [sizes[part] for part in inner]
+        bits, terms = [part[0] for part in parts], [part[1] for part in parts]
+        base, times = _power(node)
+        if base is not None:
+            sizes[node] = sizes[base][0] * times, sizes[base][1] ** times
+        elif isinstance(node, ast.Constant):
+            sizes[node] = node.value.bit_length() if isinstance(node.value, int) else _SYMBOL_BITS, 1
+        elif isinstance(node, ast.Name):
+            sizes[node] = _SYMBOL_BITS, 1
+        elif _called(node) == "Mul" or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mult)):
+            sizes[node] = sum(bits), math.prod(terms)
+        else:
+            sizes[node] = max(bits, default=0) + len(bits), max(1, sum(terms))
+        if sizes[node][0] > _MOST_BITS or sizes[node][1] > _MOST_TERMS:
+            return False
+    return True
+
+
+def _power(node: ast.AST) -> tuple[ast.expr | None, float]:
+    """Return the base of a power and its exponent, as at least 1; a shift to the left counts as one."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Pow):
+        base, exponent = node.left, node.right
+    elif isinstance(node, ast.Call) and _called(node) in _POWERS:
+        base, exponent = node.args
+    else:
+        return None, 1.0
+    return base, max(1.0, _exponent(exponent) or 0.0)

@@ -98,7 +98,7 @@ def _pairs(args: Sequence[Any], at: int, products: tuple[int, int]) -> float:
     Query, key and value [B, H, S or T, E] are at `at` among the arguments.
     """
     q, k, v = (args[at + n].shape for n in range(3))
-    return 2.0 * math.prod(q[:-1]) * k[-2] * (products[0] * q[-1] + products[1] * v[-1])
+    return 2 * int(math.prod(q[:-1]) * k[-2] * (products[0] * q[-1] + products[1] * v[-1]))
 
 
 def _pairs_of_kernel(args: Sequence[Any], at: int, lengths: int, products: tuple[int, int]) -> float:
@@ -110,7 +110,7 @@ def _pairs_of_kernel(args: Sequence[Any], at: int, lengths: int, products: tuple
     q, k, v = (args[at + n].shape for n in range(3))
     begins, heads = args[lengths], q[-2]
     each = q[0] * q[1] * k[1] if begins is None else (begins.shape[0] - 1) * args[lengths + 2] * args[lengths + 3]
-    return 2.0 * heads * int(each) * (products[0] * q[-1] + products[1] * v[-1])
+    return 2 * int(heads * each * (products[0] * q[-1] + products[1] * v[-1]))
 
 
 _FORWARD, _BACKWARD = (1, 1), (3, 2)
