@@ -1,12 +1,13 @@
 """Small models, one for each thing that capture must get right: name to (model, args, kwargs, loss)."""
 
+import functools
 from types import MappingProxyType
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
 from torch import nn
-from torch.utils.checkpoint import checkpoint
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 
 class Case(NamedTuple):
@@ -165,6 +166,56 @@ class Checkpointed(nn.Module):
         return x.square().mean()
 
 
+class Nested(nn.Module):
+    """Checkpoints within a checkpoint, one after the other and one in the other."""
+
+    def __init__(self, reentrant=False):
+        super().__init__()
+        self.layers, self.reentrant = nn.ModuleList(nn.Linear(6, 6, bias=k != 1) for k in range(5)), reentrant
+
+    def again(self, function, x):
+        return checkpoint(function, x, use_reentrant=self.reentrant)
+
+    def forward(self, x):
+        first, a, b, c, last = self.layers
+
+        def deepest(x):
+            return torch.tanh(c(x))
+
+        def within(x):
+            return torch.cos(self.again(deepest, torch.sin(b(x))) * x)
+
+        def whole(x):
+            return torch.sigmoid(self.again(deepest, self.again(within, torch.tanh(a(x)))))
+
+        return last(self.again(whole, first(x))).square().sum()
+
+
+def products(_, target, *args, **kwargs):
+    """A policy of selective checkpointing that saves what products make, but for the last of them."""
+    save = target is torch.ops.aten.addmm.default and args[1].shape[1] == 6
+    return CheckpointPolicy.MUST_SAVE if save else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+class Selective(nn.Module):
+    """A checkpoint that saves products, within a plain one."""
+
+    def __init__(self, policy=products):
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 8), nn.Sigmoid(), nn.Linear(8, 6), nn.Tanh()
+        )
+        self.first, self.last, self.policy = nn.Linear(6, 6), nn.Linear(6, 3), policy
+
+    def forward(self, x):
+        def selected(x):
+            contexts = functools.partial(create_selective_checkpoint_contexts, self.policy)
+            return checkpoint(self.layers, x, use_reentrant=False, context_fn=contexts)
+
+        x = selected(self.first(x))
+        return self.last(checkpoint(lambda x: torch.sin(selected(torch.cos(x))), x, use_reentrant=False)).square().sum()
+
+
 class RootMeanSquare(nn.Module):
     """Normalisation by the root of the mean square, with a weight and without."""
 
@@ -240,6 +291,8 @@ def cases():
         "two-towers": Case(TwoTowers(), (torch.randn(3, 4),), {"text": {"ids": torch.randint(9, (3, 4))}}, _scores),
         "dropout": Case(Dropout(), (torch.randn(6, 8),), random=True),
         "checkpointed": Case(Checkpointed(), (torch.randn(4, 8),)),
+        "nested-checkpoints": Case(Nested(), (torch.randn(4, 6),)),
+        "selective-checkpoint": Case(Selective(), (torch.randn(4, 6),)),
         "rms-norm": Case(RootMeanSquare(), (torch.randn(4, 3, 6),), exact=False),
         "experts": Case(Experts(), (torch.randn(10, 8),)),
         "frozen": Case(Frozen(), (torch.randn(4, 6),)),

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.nn.attention.flex_attention import flex_attention
 
 from placewright.capture import capture
 from placewright.errors import CaptureError, UnknownNameError
@@ -159,6 +160,43 @@ def test_parameters_that_overlap_are_refused():
     assert graph.persistent_bytes == 4 * (16 + 4 + 16 + 16)
     net.right = nn.Parameter(whole[:4].view(2, 8))
     assert capture(net, X).persistent_bytes == 4 * (16 + 4 + 16)
+
+
+def test_two_parameters_of_the_same_elements_are_not_trained():
+    """Each would have an update of its own; one parameter under two names, or one that is frozen, has one."""
+    net = Net(lambda net, x: torch.tanh(net.a(x) @ net.left)[:, :2] @ net.right)
+    net.left = nn.Parameter(torch.ones(4, 4))
+    net.right = nn.Parameter(net.left.detach().view(2, 8))
+    with pytest.raises(CaptureError, match="'left' and 'right' are two parameters that look at the same") as caught:
+        capture(net, X, optimizer="sgd", loss=torch.sum)
+    assert caught.value.parameters == ("left", "right")
+    net.right.requires_grad_(False)
+    assert capture(net, X, optimizer="sgd", loss=torch.sum).kinds.count("sgd") == 3
+    net.do, net.right = (lambda net, x: net.a(x) @ net.left @ net.right), net.left
+    graph = capture(net, X, optimizer="sgd", loss=torch.sum)
+    assert graph.kinds.count("sgd") == 3
+    update = graph.op("left.update")
+    read = graph.in_tensor[graph.in_start[update] : graph.in_start[update + 1]]
+    assert [graph.kinds[graph.tensor_op[t]] for t in read] == ["parameter", "add"]  # the sum of both gradients
+
+
+@pytest.mark.parametrize(
+    ("do", "words"),
+    [
+        (lambda net, x: torch.cond(x.sum() > 0, net.a, torch.sin, (x,)), DATA),
+        (lambda net, x: torch._higher_order_ops.map(torch.sin, net.a(x)), "Write it as a loop in Python"),
+        (lambda net, x: torch._higher_order_ops.scan(lambda c, y: (c + y, c * y), x[0], net.a(x)), "a loop in Python"),
+        (lambda net, x: flex_attention(*[net.a(x).view(1, 1, 2, 4)] * 3), "scaled_dot_product_attention"),
+    ],
+    ids=["cond", "map", "scan", "flex-attention"],
+)
+def test_operators_that_hold_operations(do, words):
+    """Values decide in branches alone; for the others, what to use instead is said."""
+    with pytest.raises(CaptureError, match="the operator ") as caught:
+        capture(Net(do), X)
+    assert words in str(caught.value)
+    assert (DATA in str(caught.value)) == (words == DATA)
+    assert ("is not read" in str(caught.value)) != (words == DATA)
 
 
 def test_a_refused_model_is_as_it_was():

@@ -17,8 +17,8 @@ import torch
 from torch.fx import Node
 
 from placewright.capture import torch_private
-from placewright.capture.faults import data_decide, not_dense
-from placewright.capture.recompute import ORIGINAL, is_backward
+from placewright.capture.faults import data_decide, not_dense, not_read
+from placewright.capture.recompute import ORIGINAL, REPETITION, is_backward
 from placewright.capture.step import PREFIX
 from placewright.capture.trace import Traced
 from placewright.capture.work import dtype_of, kind_of, touched_bytes, work_of
@@ -111,7 +111,8 @@ class Builder:
         self._names: dict[str, int] = {}
         self._before: list[str] = []
         """The last operation of the backward pass so far: what is repeated next waits for it."""
-        self._recomputed: set[str] = set()
+        self._recomputed: dict[str, object] = {}
+        """Of every repeated operation, the call that it was repeated for."""
         self._loss_node: Node | None = None
 
     # ---- inputs ------------------------------------------------------------------------------
@@ -227,7 +228,7 @@ class Builder:
         if not made and not written:
             return  # an assertion, or arithmetic on sizes
         if isinstance(node.target, torch._ops.HigherOrderOperator):
-            raise data_decide(node, f"the operator {node.target}")
+            raise not_read(node)
         kind = kind_of(node.target)
         if kind in _SAME or self._is_whole_view_of_persistent(made, arguments, written):
             self.values[node] = {0: self.values[arguments[0]][0]}
@@ -288,12 +289,13 @@ class Builder:
             storage = self.values[argument][0].storage
             storage.readers.append(draft.name)
             storage.all_readers[draft.name] = None
-        if draft.recompute and not any(name in self._recomputed for name, _ in draft.inputs):
+        repetition = node.meta.get(REPETITION)
+        if draft.recompute and not any(self._recomputed.get(name) == repetition for name, _ in draft.inputs):
             draft.after |= dict.fromkeys(self._before)
         elif phase == "backward" and not draft.recompute:
             self._before = [draft.name]
         if draft.recompute:
-            self._recomputed.add(draft.name)
+            self._recomputed[draft.name] = repetition
         if len(values) > len([v for v in values.values() if v.storage.root[0] != draft.name]) or overwritten:
             self._measure(draft, node, tensors, [t for _, t in made], overwritten)
         draft.dtype = draft.dtype if draft.bytes_written else dtype_of([t for _, t in made] or tensors)

@@ -56,9 +56,25 @@ def data_dependent(error: BaseException) -> CaptureError:
     return CaptureError(_DATA_DECIDE, line=line_at_fault(error))
 
 
-def data_decide(node: torch.fx.Node, what: str) -> CaptureError:
-    """Return the error to raise where a traced node shows that values decide: `what` names how."""
-    return CaptureError(f"{what}: {_DATA_DECIDE}", line=_line_of(node))
+def not_read(node: torch.fx.Node) -> CaptureError:
+    """Return the error to raise where a traced node holds operations in a graph of its own, as torch's own loops do."""
+    name = str(getattr(node.target, "__name__", node.target))
+    if name in ("cond", "while_loop"):
+        return data_decide(node, f"the operator {name}")
+    return CaptureError(
+        f"the operator {name} is not read: it stands for operations that are not in the graph. "
+        f"{_INSTEAD.get(name, _ELSE)}, or capture the parts of the model on either side",
+        line=_line_of(node),
+    )
+
+
+_LOOP = "Write it as a loop in Python, which is captured step by step"
+_ELSE = "Write what it does with torch's plain operators"
+_INSTEAD = {
+    **dict.fromkeys(("scan", "map", "map_impl", "associative_scan"), _LOOP),
+    "flex_attention": "Use torch.nn.functional.scaled_dot_product_attention, with a mask where scores are left out",
+}
+"""What to do instead of operators that are not read."""
 
 
 def not_dense(node: torch.fx.Node, tensor: torch.Tensor) -> CaptureError:

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from placewright.capture.outputs import flat_outputs
 from placewright.errors import CaptureError
 
 PREFIX = "model."
@@ -37,15 +38,15 @@ class Step(nn.Module):
         """Return the loss and the other outputs, or all outputs of an inference pass."""
         found = self.model(*args, **kwargs)
         if not self.trained:
-            return _flat(found)
+            return flat_outputs(found)
         if self.loss is not None:
             self.seen.loss = True
             return (_checked_loss(self.loss(found)),)
         value = _find_loss(found)
         if value is None:
-            return _flat(found)
+            return flat_outputs(found)
         self.seen.loss = True
-        return (value, *(tensor.detach() for tensor in _flat(found) if tensor is not value))
+        return (value, *(tensor.detach() for tensor in flat_outputs(found) if tensor is not value))
 
 
 def _checked_loss(value: object) -> torch.Tensor:
@@ -148,17 +149,3 @@ def _find_loss(found: Any) -> torch.Tensor | None:
     if named is None:
         named = found
     return named if _is_scalar(named) else None
-
-
-def _flat(found: Any) -> tuple[torch.Tensor, ...]:
-    """Return the tensors among a model's outputs."""
-    if isinstance(found, torch.Tensor):
-        return (found,)
-    leaves = pytree.tree_leaves(found)
-    tensors = tuple(leaf for leaf in leaves if isinstance(leaf, torch.Tensor))
-    if not tensors and hasattr(found, "__dict__"):
-        tensors = tuple(v for v in vars(found).values() if isinstance(v, torch.Tensor))
-    if not tensors:
-        what = "nothing" if found is None else f"a {type(found).__name__} in which there is no tensor"
-        raise CaptureError(f"the model returns {what}; its forward must return what it computes")
-    return tensors

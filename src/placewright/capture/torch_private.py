@@ -12,7 +12,7 @@ import importlib
 import inspect
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -199,19 +199,27 @@ def annotated(note: dict[str, Any]) -> Any:
 
 
 @contextlib.contextmanager
-def marked_checkpoints(mark: Callable[[], Any]) -> Iterator[None]:
-    """Run every checkpointed function inline, within the context that `mark` returns.
+def marked_checkpoints(mark: Callable[[bool, Callable[..., Any] | None], Any]) -> Iterator[list[str]]:
+    """Run every checkpointed function inline, within the context that `mark` returns; yields what else to know.
 
-    torch.export inlines checkpoints without a trace, and the reentrant kind even without gradients.
+    torch.export inlines checkpoints without a trace, and the reentrant kind even without gradients. `mark` is given
+    whether all of the function runs again, and the policy of selective checkpointing, if there is one.
     """
     module = importlib.import_module("torch.utils.checkpoint")
     names = ("_checkpoint_without_reentrant_generator", "CheckpointFunction")
     kept = [_find(module.__name__, name) for name in names]
+    notes: list[str] = []
 
-    def inline(function: Any, *args: Any, **kwargs: Any) -> Iterator[None]:
-        del function, args, kwargs  # the caller runs the function between the two halves of this generator
-        with mark():
-            yield
+    def inline(*args: Any, **kwargs: Any) -> Iterator[None]:
+        given = inspect.signature(kept[0]).bind(*args, **kwargs)
+        given.apply_defaults()
+        forward, _ = given.arguments["context_fn"]()
+        policy = forward.policy_fn if isinstance(forward, _find(module.__name__, "_CachingTorchDispatchMode")) else None
+        if policy is None and given.arguments["context_fn"] is not _find(module.__name__, "noop_context_fn"):
+            notes.append(_CONTEXTS)
+        stops = vars(module).get("_enable_checkpoint_early_stop")
+        with mark(not (given.arguments.get("early_stop", True) if stops is None else stops), policy):
+            yield  # the caller runs the function between the two halves of this generator
 
     class Inline:
         """Stands for the autograd function of reentrant checkpoints."""
@@ -219,16 +227,38 @@ def marked_checkpoints(mark: Callable[[], Any]) -> Iterator[None]:
         @staticmethod
         def apply(function: Callable[..., Any], preserve_random_state: bool, *args: Any) -> Any:
             del preserve_random_state
-            with mark():
+            with mark(True, None):
                 return function(*args)
 
     for name, value in zip(names, (inline, Inline), strict=True):
         setattr(module, name, value)
     try:
-        yield
+        yield notes
     finally:
         for name, value in zip(names, kept, strict=True):
             setattr(module, name, value)
+
+
+_CONTEXTS = (
+    "a checkpoint has contexts (context_fn) that are not those of torch's create_selective_checkpoint_contexts; they "
+    "are left out, and all that it wraps is computed again"
+)
+
+
+def is_saved(policy: Callable[..., Any], target: Any, args: Any, kwargs: Any, made: Any) -> bool:
+    """Whether selective checkpointing saves what an operator made, by its policy; some operators it never asks for."""
+    module = "torch.utils.checkpoint"
+    if not isinstance(target, torch._ops.OpOverload) or target in _find(module, "SAC_IGNORED_OPS"):
+        return False
+    context = _find(module, "SelectiveCheckpointContext")
+    more = {"op_output": made} if "op_output" in inspect.signature(context).parameters else {}
+    answer = policy(context(is_recompute=False, **more), target, *args, **kwargs)
+    return answer if isinstance(answer, bool) else answer.name in ("MUST_SAVE", "PREFER_SAVE")
+
+
+def operators_named(names: Sequence[str]) -> list[Any]:
+    """Return those of torch's own operators that this torch has, by their names."""
+    return [getattr(torch.ops.aten, name).default for name in names if hasattr(torch.ops.aten, name)]
 
 
 @contextlib.contextmanager

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import itertools
 import logging
 import sys
 import warnings
@@ -38,6 +37,7 @@ from placewright.capture.faults import (
 )
 from placewright.capture.functional import traced_as_it_runs
 from placewright.capture.fused import use_fused
+from placewright.capture.recompute import Marks
 from placewright.capture.step import PREFIX, Step, check_inputs, input_names
 from placewright.errors import CaptureError
 
@@ -171,13 +171,15 @@ def _joint(
     export: Callable[[], torch.export.ExportedProgram], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> torch.fx.GraphModule:
     """Return the joint graph of what `export` makes, every node with the exported node that it stems from."""
-    regions = itertools.count()
-    with (
-        torch_private.preserved_metadata(),
-        torch_private.marked_checkpoints(lambda: torch_private.annotated({"recompute": next(regions)})),
-    ):
+    with torch_private.preserved_metadata(), torch_private.marked_checkpoints(Marks().mark) as notes:
         program = export()
-    return joint_of(program, args, kwargs)
+    joint = joint_of(program, args, kwargs)
+    joint.meta[_NOTES] = tuple(dict.fromkeys(notes))
+    return joint
+
+
+_NOTES = "notes of capture"
+"""In the metadata of a traced graph: what to know of it."""
 
 
 def joint_of(
@@ -224,7 +226,7 @@ def described(
         for node, (kind, name) in zip(output.args[0], roles, strict=True)
         if isinstance(node, torch.fx.Node)
     )
-    return Traced(module, tuple(inputs), outputs, method, has_loss, tuple(notes), stand_ins)
+    return Traced(module, tuple(inputs), outputs, method, has_loss, (*notes, *module.meta.get(_NOTES, ())), stand_ins)
 
 
 # ---- around a trace ----------------------------------------------------------------------------

@@ -39,9 +39,18 @@ def trained_parameters(builder: Builder) -> dict[str, torch.Tensor]:
 def gradients(builder: Builder, trained: Iterable[str]) -> dict[str, Reference]:
     """Return the tensor that is each parameter's gradient; one that has none is an error."""
     found: dict[str, Reference] = {}
+    names: dict[str, str] = {}
     for node, role, name in builder.traced.outputs:
         if role == "gradient" and node in builder.values:
-            found[builder.first_name[name]] = builder.values[node][0].now()
+            first = builder.first_name[name]
+            if names.setdefault(first, name) != name:
+                raise CaptureError(
+                    f"{names[first]!r} and {name!r} are two parameters that look at the same elements: each has a "
+                    "gradient, state and an update of its own, which capture cannot express. Tie them by giving one "
+                    "nn.Parameter both names, clone one of them, or freeze one with requires_grad_(False)",
+                    parameters=[names[first], name],
+                )
+            found[first] = builder.values[node][0].now()
     missing = [name for name in trained if name not in found]
     if missing:
         shown = ", ".join(missing[:6]) + (f" and {len(missing) - 6} more" if len(missing) > 6 else "")
