@@ -7,10 +7,13 @@ import json
 import pickle
 import zipfile
 from collections import Counter
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 from placewright.capture import capture_step
 from placewright.capture.exported import read_exported
@@ -58,23 +61,72 @@ def test_a_program_is_the_graph_of_its_model(tmp_path, name, optimizer):
     assert found.method == "exported program"
 
 
-def test_the_loss_is_found_by_its_name(tmp_path):
-    """An output called `loss` that is not the first one; without it there is no loss."""
+class Pair(NamedTuple):
+    """Two outputs by name."""
+
+    scores: Any
+    loss: Any
+
+
+@dataclass
+class Result:
+    """The same as a dataclass, of which one field may be missing."""
+
+    scores: Any
+    state: Any = None
+    loss: Any = None
+
+
+pytree._register_namedtuple(Pair, serialized_type_name="tests.Pair")
+torch.export.register_dataclass(Result, serialized_type_name="tests.Result")
+
+OUTPUTS = {
+    "named": (lambda y: {"scores": y, "loss": y.mean()}, True),
+    "named after nested ones": (lambda y: {"both": (y, [y + 1]), "loss": y.mean()}, True),
+    "named, of shape (1,)": (lambda y: {"scores": y, "loss": y.mean().view(1)}, True),
+    "field of a named tuple": (lambda y: Pair(y, y.mean()), True),
+    "field of a dataclass": (lambda y: Result(y, loss=y.mean()), True),
+    "named, and no number": (lambda y: {"error": y.mean(), "loss": y}, False),
+    "named, and None": (lambda y: {"loss": None, "error": y.mean(), "scores": y}, True),
+    "first of a dict": (lambda y: {"error": y.mean(), "scores": y}, True),
+    "second of a dict": (lambda y: {"scores": y, "error": y.mean()}, False),
+    "first of a tuple": (lambda y: (y.mean(), y), True),
+    "first tensor": (lambda y: (None, (3, y.mean()), y), True),
+    "first of shape (1,)": (lambda y: (y.mean().view(1), y), False),
+    "whole numbers": (lambda y: (y.argmax(), y), False),
+    "only one": (lambda y: y.mean(), True),
+    "only one of shape (1, 1)": (lambda y: y[:1, :1], False),
+}
+
+
+@pytest.mark.parametrize("name", OUTPUTS)
+def test_the_loss_is_found_by_one_rule(tmp_path, name):
+    """What is called `loss`, else the first tensor, if it is one number: alike for a module and a saved program."""
+    make, has_loss = OUTPUTS[name]
 
     class Net(nn.Module):
-        def __init__(self, key):
+        def __init__(self):
             super().__init__()
-            self.a, self.key = nn.Linear(4, 2), key
+            self.a = nn.Linear(4, 2)
 
         def forward(self, x):
-            y = self.a(x)
-            return {"scores": y, self.key: y.square().mean()}
+            return make(self.a(x))
 
     x = (torch.zeros(3, 4),)
-    assert read_exported(save(tmp_path, Net("loss"), x), optimizer="sgd").traced.has_loss
-    other = read_exported(save(tmp_path, Net("error"), x), optimizer="sgd")
-    assert not other.traced.has_loss
-    assert sum(name.startswith("gradient.") for name in other.graph.op_names) == 2
+    found = read_exported(save(tmp_path, Net(), x), optimizer="sgd")
+    usual = capture_step(Net(), x, optimizer="sgd")
+    assert found.traced.has_loss == usual.traced.has_loss == has_loss
+    assert found.graph.n_ops == usual.graph.n_ops
+    assert Counter(found.graph.kinds) == Counter(usual.graph.kinds)
+    inputs = [op for op in found.graph.op_names if op.startswith("gradient.")]
+    assert bool(inputs) != has_loss
+
+
+def test_a_batch_of_one_is_the_step_of_a_larger_one():
+    """One score of one sample is no loss, as two of two are none."""
+    steps = [capture_step(nn.Linear(4, 1), torch.zeros(batch, 4), optimizer="sgd") for batch in (1, 2)]
+    assert [step.traced.has_loss for step in steps] == [False, False]
+    assert steps[0].graph.kinds == steps[1].graph.kinds
 
 
 def test_tied_weights_and_weights_of_one_storage(tmp_path):

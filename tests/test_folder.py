@@ -45,6 +45,36 @@ def test_a_task_chooses_the_class(folder):
     assert kwargs["labels"].shape == (1,)
 
 
+BERT = {"model_type": "bert", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "vocab_size": 50,
+        "intermediate_size": 32, "id2label": {"0": "a", "1": "b", "2": "c"}}  # fmt: skip
+SOUND = {"model_type": "wav2vec2", "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+         "intermediate_size": 32, "conv_dim": [8], "conv_stride": [5], "conv_kernel": [10],
+         "num_conv_pos_embeddings": 4, "num_conv_pos_embedding_groups": 2, "id2label": BERT["id2label"]}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("config", "name", "problem", "shape"),
+    [
+        (BERT, "BertForSequenceClassification", None, (2,)),
+        (BERT, "BertForSequenceClassification", "single_label_classification", (2,)),
+        (BERT, "BertForSequenceClassification", "multi_label_classification", (2, 3)),
+        (BERT, "BertForSequenceClassification", "regression", (2, 3)),
+        (BERT, "BertForMultipleChoice", "regression", (2,)),
+        (GPT | {"id2label": {"0": "x"}, "pad_token_id": 0}, "GPT2ForSequenceClassification", "regression", (2, 1)),
+        (SOUND, "Wav2Vec2ForSequenceClassification", "regression", (2,)),  # which has one loss, by classes
+    ],
+)
+def test_labels_are_of_the_problem(folder, config, name, problem, shape):
+    """Classes, or numbers where the configuration asks for them; the loss that the class makes of them is found."""
+    path = folder(config | {"architectures": [name], "problem_type": problem})
+    with fake_tensors():
+        model, args, kwargs = from_folder(path, batch=2, length=400 if config is SOUND else 8, training=True)
+    assert kwargs["labels"].shape == shape
+    assert kwargs["labels"].is_floating_point() == (len(shape) == 2)
+    graph = capture(model, args, kwargs, optimizer="sgd")
+    assert not any(op.startswith("gradient.") for op in graph.op_names)
+
+
 def test_nothing_is_logged(folder):
     """Transformers advises on tokens of text generation that the vocabulary lacks, and on losses in the pass."""
     kept, records = logging.Handler(), []

@@ -17,13 +17,13 @@ import torch
 from torch.fx import GraphModule, Node
 
 from placewright.capture import Captured, captured_from, torch_private
+from placewright.capture.arguments import chosen_optimizer
 from placewright.capture.exported_file import STORAGE, Exported, read_program
 from placewright.capture.fake import lent_shapes
 from placewright.capture.faults import data_dependent, is_data_dependent, one_line
-from placewright.capture.optimizers import optimizer_named
+from placewright.capture.loss import is_loss
 from placewright.capture.step import PREFIX
 from placewright.capture.trace import Traced, described, joint_of_module, quiet
-from placewright.capture.update import check_update_order
 from placewright.errors import CaptureError, FileError, PlacewrightError
 
 
@@ -36,13 +36,12 @@ def read_exported(
 ) -> Captured:
     """The captured step of the program in a `.pt2` file: a training step with this optimiser, or an inference pass.
 
-    The loss is the output called `loss`, or the first or only one, where that is a scalar. Sizes that the program
+    The loss is the output called `loss`, else the first tensor, where that is a scalar. Sizes that the program
     leaves open are those of the inputs that it was exported with. What is trained is what asked for gradients when
     the program was saved, and marks of checkpointing are not in such files, so nothing is recomputed.
     """
     started = time.perf_counter()
-    chosen = None if optimizer is None else optimizer_named(optimizer)
-    check_update_order(update_order)
+    chosen = chosen_optimizer(optimizer, update_order)
     saved = read_program(path)
     try:
         with quiet():
@@ -125,12 +124,16 @@ def _size(size: Any, placeholder: Node) -> int:
 
 
 def _put_loss_first(module: GraphModule, place: int | None) -> bool:
-    """Let the loss be the first output, and nothing else need a gradient; whether there is a loss."""
+    """Let the loss be the first output, and nothing else need a gradient; whether there is a loss.
+
+    `place` is that of the output called `loss`.
+    """
     output = module.graph.output_node()
     values: list[Any] = list(output.args[0])  # type: ignore[arg-type]
-    place = place if place is not None else 0
-    loss = values[place] if values else None
-    if not _is_scalar(loss):
+    tensors = [value for value in values if isinstance(_tensor(value), torch.Tensor)]
+    named = place is not None and values[place] in tensors
+    loss = values[place] if named and place is not None else next(iter(tensors), None)
+    if not is_loss(_tensor(loss), named=named):
         return False
     rest = [value for value in values if value is not loss]
     with module.graph.inserting_before(output):
@@ -142,10 +145,9 @@ def _put_loss_first(module: GraphModule, place: int | None) -> bool:
     return True
 
 
-def _is_scalar(value: Any) -> bool:
-    """Whether an output can be a loss."""
-    tensor = value.meta.get("val") if isinstance(value, Node) else None
-    return isinstance(tensor, torch.Tensor) and tensor.numel() == 1 and tensor.is_floating_point()
+def _tensor(value: Any) -> Any:
+    """Return the tensor that stands for an output; None for a plain value."""
+    return value.meta.get("val") if isinstance(value, Node) else None
 
 
 def _prefix_scopes(module: GraphModule) -> None:

@@ -196,7 +196,7 @@ def _flatten(model: dict[str, Any], path: object) -> int | None:
         signature = module["module_call_graph"][0]["signature"]
         count = sum("user_input" in spec or "constant_input" in spec for spec in module["signature"]["input_specs"])
         made = sum("user_output" in spec or "loss_output" in spec for spec in module["signature"]["output_specs"])
-        loss = _place_of_loss(signature["out_spec"])
+        loss = _place_of_loss(signature["out_spec"], module.get("treespec_namedtuple_fields"))
         empty = {**_FLAT, "children_spec": []}
         given = {**_FLAT, "children_spec": [_LEAF] * count}
         named = {"type": "builtins.dict", "context": "[]", "children_spec": []}
@@ -215,15 +215,25 @@ def _flatten(model: dict[str, Any], path: object) -> int | None:
     return loss if loss is not None and loss < made else None
 
 
-def _place_of_loss(spec: object) -> int | None:
-    """Return the place of the output called `loss`, where the outputs are a mapping of single tensors."""
+def _place_of_loss(spec: object, fields: object) -> int | None:
+    """Return the place of the first tensor of the output called `loss`; `fields` are those of named tuples."""
     try:
         root = json.loads(spec)[1]  # type: ignore[arg-type]
-        keys = json.loads(root["context"])
-        leaves = all(child == _LEAF for child in root["children_spec"])
-    except (ValueError, TypeError, KeyError, IndexError, RecursionError):
+        if isinstance(fields, dict) and root["context"] in fields:
+            keys = fields[root["context"]]["field_names"]
+        else:
+            keys = json.loads(root["context"])
+        if keys and isinstance(keys[0], list):
+            keys = keys[0]  # of a dataclass, whose other fields are None
+        before = [_leaves(child) for child in root["children_spec"][: keys.index("loss")]]
+    except (ValueError, TypeError, KeyError, IndexError, AttributeError, RecursionError):
         return None
-    return keys.index("loss") if leaves and isinstance(keys, list) and "loss" in keys else None
+    return sum(before)
+
+
+def _leaves(spec: Any) -> int:
+    """Return how many outputs a part of them holds."""
+    return 1 if spec["type"] is None else sum(map(_leaves, spec["children_spec"]))
 
 
 class _Checker:

@@ -277,14 +277,25 @@ def _pretraining_labels(maker: _Maker, kwargs: dict[str, Any]) -> dict[str, torc
 
 
 def _class_labels(maker: _Maker, kwargs: dict[str, Any]) -> dict[str, torch.Tensor | bool]:
-    """A class for every sample (B), or a number where there is one label: a regression."""
+    """A class for every sample (B); a number where there is one label (B); numbers by the problem type (B, labels)."""
     del kwargs
     classes = max(1, int(getattr(maker.config, "num_labels", 2) or 2))
     if maker.task == "multiple-choice":
         classes = _CHOICES
+    elif getattr(maker.config, "problem_type", None) in _OF_NUMBERS and _heeds_problem(maker.model):
+        return {"labels": torch.zeros(maker.batch, classes, dtype=maker.dtype)}
     if classes > 1:
         return {"labels": torch.arange(maker.batch) % classes}
     return {"labels": torch.zeros(maker.batch, dtype=maker.dtype)}
+
+
+_OF_NUMBERS = ("regression", "multi_label_classification")
+"""The problem types whose labels are numbers, as many for each sample as there are labels."""
+
+
+def _heeds_problem(model: Any) -> bool:
+    """Whether a class makes its loss by the problem type: by itself, or by the function of transformers for it."""
+    return not {"problem_type", "loss_function"}.isdisjoint(inspect.unwrap(type(model).forward).__code__.co_names)
 
 
 _Labels = Callable[[_Maker, dict[str, Any]], dict[str, torch.Tensor | bool]]
