@@ -56,6 +56,11 @@ def data_dependent(error: BaseException) -> CaptureError:
     return CaptureError(_DATA_DECIDE, line=line_at_fault(error))
 
 
+def data_decide(node: torch.fx.Node, what: str) -> CaptureError:
+    """Return the error to raise where a traced node shows that values decide: `what` names how."""
+    return CaptureError(f"{what}: {_DATA_DECIDE}", line=_line_of(node))
+
+
 def not_read(node: torch.fx.Node) -> CaptureError:
     """Return the error to raise where a traced node holds operations in a graph of its own, as torch's own loops do."""
     name = str(getattr(node.target, "__name__", node.target))
