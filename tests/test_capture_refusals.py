@@ -9,7 +9,8 @@ from torch import nn
 from torch.nn.attention.flex_attention import flex_attention
 
 from placewright.capture import capture
-from placewright.errors import CaptureError, UnknownNameError
+from placewright.capture.exported import read_exported
+from placewright.errors import CaptureError, InputError, UnknownNameError
 
 X = torch.zeros(2, 4)
 
@@ -126,6 +127,42 @@ def test_names_that_nothing_has():
         capture(Net(), X, optimizer="adamW")
     with pytest.raises(UnknownNameError, match="early, end"):
         capture(Net(), X, optimizer="adam", update_order="late")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"optimizer": ["adam"]}, "optimizer is ['adam'], a list; give a name, sgd, momentum"),
+        ({"optimizer": torch.optim.Adam}, "optimizer is Adam, a type; give a name, sgd, momentum"),
+        ({"optimizer": "sgd", "update_order": ["end"]}, "update_order is ['end'], a list; give a name, early or end"),
+        ({"optimizer": "sgd", "loss": "mse"}, "loss is 'mse', a str; give a function that makes one number"),
+        ({"loss": torch.sum}, "loss is sum, a builtin_function_or_method, but an inference pass has none; leave it"),
+        ({"update_order": "end"}, "update_order is 'end', but an inference pass has no updates; leave it out"),
+        ({"kwargs": [1]}, "kwargs is [1], a list; give a dict of inputs by name"),
+        ({"kwargs": {1: X}}, "kwargs has the key 1, an int; give inputs by the names"),
+    ],
+)
+def test_arguments_are_looked_at_before_the_model_runs(options, words):
+    """The argument, what it is, what is allowed and what to do."""
+    with pytest.raises(InputError) as caught:
+        capture(Net(wrong), X, **options)
+    assert words in str(caught.value)
+
+
+def test_a_saved_program_is_asked_for_updates_by_the_same_rules(tmp_path):
+    """Before the file is opened, which is not there."""
+    for options, words in (({"update_order": "end"}, "no updates"), ({"optimizer": 3}, "give a name")):
+        with pytest.raises(InputError, match=words):
+            read_exported(tmp_path / "net.pt2", **options)
+
+
+def test_a_loss_is_one_number():
+    """Of shape (1, 1) it is the score of a batch of one; (1,) is taken, as torch does."""
+    with pytest.raises(CaptureError, match=r"the loss function .* returns a tensor of shape \(1, 1\)"):
+        capture(nn.Linear(4, 1), X[:1], optimizer="sgd", loss=lambda out: out)
+    assert capture(nn.Linear(4, 1), X[:1], optimizer="sgd", loss=lambda out: out[0]).kinds.count("sgd") == 2
+    with pytest.raises(CaptureError, match="type int64"):
+        capture(nn.Linear(4, 1), X, optimizer="sgd", loss=lambda out: out.argmax())
 
 
 def test_parameters_without_a_gradient_are_listed():

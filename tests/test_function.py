@@ -5,7 +5,7 @@ import sys
 import pytest
 import torch
 
-from placewright.capture import torch_private
+from placewright.capture import capture_step, torch_private
 from placewright.capture.function import from_function
 from placewright.errors import CaptureError, FileError, UnknownNameError
 
@@ -128,3 +128,38 @@ def test_files_that_are_not_there(tmp_path):
     (tmp_path / "net.py").mkdir()
     with pytest.raises(FileError, match="is no regular file"):
         from_function(tmp_path / "net.py", "make")
+
+
+@pytest.mark.parametrize("optimizer", [None, "sgd"])
+def test_a_neighbour_may_be_imported_in_the_forward_pass(file, optimizer):
+    """The folder is on sys.path again while the model is captured, and gone afterwards."""
+    lines = """
+class Late(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a = nn.Linear(4, 4)
+
+    def forward(self, x):
+        import later
+        return (self.a(x) * later.FACTOR).sum()
+
+
+def make():
+    return Late(), X
+"""
+    path = file(lines)
+    (path.parent / "later.py").write_text("FACTOR = 3\n")
+    before = list(sys.path)
+    try:
+        model, args, kwargs = from_function(path, "make")
+        assert capture_step(model, args, kwargs, optimizer=optimizer).method == "export"
+    finally:
+        sys.modules.pop("later", None)
+    assert sys.path == before
+
+
+def test_files_that_are_no_python_by_their_name(tmp_path):
+    for name in ("n.txt", "net", "net.json", "net.pyc", "net.so"):
+        (tmp_path / name).write_text("def f(): return None\n")
+        with pytest.raises(FileError, match=r"the name of a Python file ends in \.py"):
+            from_function(tmp_path / name, "f")

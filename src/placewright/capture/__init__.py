@@ -14,20 +14,21 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
+from placewright.capture.arguments import chosen_optimizer, given_inputs
 from placewright.capture.build import Builder
 from placewright.capture.fake import fake_tensors
-from placewright.capture.optimizers import OPTIMIZERS, Optimizer, optimizer_named
+from placewright.capture.optimizers import OPTIMIZERS, Optimizer
 from placewright.capture.recompute import repeat_checkpointed
 from placewright.capture.step import check_model, check_parameters
 from placewright.capture.trace import Loss, Traced, trace
-from placewright.capture.update import UPDATE_ORDERS, check_update_order, with_updates
+from placewright.capture.update import UPDATE_ORDERS, with_updates
 from placewright.graph import OpGraph
 from placewright.operations import build_graph
 
@@ -82,7 +83,7 @@ def capture(
 
     `args` and `kwargs` are what the model's forward takes (a single tensor is fine). The optimisers are sgd,
     momentum, adam, adamw and adafactor. `loss` makes a scalar of the model's output; without it the loss is the
-    output called `loss`, the first one or the only one, where that is a scalar. Where there is no loss, the
+    output called `loss`, else the first tensor, where that is a scalar. Where there is no loss, the
     gradients of the outputs are inputs of the step. `update_order="end"` puts updates last, as an eager optimiser does.
     A fallback, and whatever else there is to know of the graph, is told by a CaptureWarning.
     """
@@ -105,12 +106,11 @@ def capture_step(
 ) -> Captured:
     """As `capture`, with everything that is known of how the graph came about."""
     started = time.perf_counter()
-    chosen = None if optimizer is None else optimizer_named(optimizer)
-    check_update_order(update_order)
+    chosen = chosen_optimizer(optimizer, update_order, loss)
     check_model(model)
     check_parameters(model)
-    given = tuple(args) if isinstance(args, Sequence) and not isinstance(args, str | torch.Size) else (args,)
-    traced = trace(model, given, dict(kwargs or {}), training=chosen is not None, loss=loss)
+    given, named = given_inputs(args, kwargs)
+    traced = trace(model, given, named, training=chosen is not None, loss=loss)
     return captured_from(traced, name or type(model).__name__, chosen, update_order, started)
 
 

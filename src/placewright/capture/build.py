@@ -8,7 +8,6 @@ read, and which waits for those who read the version before.
 from __future__ import annotations
 
 import operator
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,7 +18,7 @@ from torch.fx import Node
 from placewright.capture import torch_private
 from placewright.capture.faults import data_decide, not_dense, not_read
 from placewright.capture.recompute import ORIGINAL, REPETITION, is_backward
-from placewright.capture.step import PREFIX
+from placewright.capture.scopes import clean_scope
 from placewright.capture.trace import Traced
 from placewright.capture.work import dtype_of, kind_of, touched_bytes, work_of
 from placewright.errors import CaptureError
@@ -339,9 +338,9 @@ class Builder:
         stack = node.meta.get("nn_module_stack") or node.meta.get("fwd_nn_module_stack")
         noted = (node.meta.get("custom") or {}).get("scope")
         if noted is not None:
-            return clean_scope(noted)
+            return clean_scope(noted, self.traced.scopes)
         if stack:
-            return clean_scope(next(reversed(stack.values()))[0])
+            return clean_scope(next(reversed(stack.values()))[0], self.traced.scopes)
         makers = (self.by_name[self.values[a][0].reference[0]] for a in arguments)
         return next((maker.scope for maker in makers if maker.scope), "")
 
@@ -350,12 +349,6 @@ def _same_place(tensor: torch.Tensor, other: torch.Tensor) -> bool:
     """Whether two tensors of one storage are the same elements, if seen in another shape."""
     span = [(t.storage_offset() * t.element_size(), touched_bytes(t)) for t in (tensor, other)]
     return span[0] == span[1]
-
-
-def clean_scope(path: str) -> str:
-    """Return the path of a module in the user's model: without the step around it, or the number of the call."""
-    path = re.sub(r"@\d+", "", path)
-    return "" if path == PREFIX[:-1] else path.removeprefix(PREFIX)
 
 
 def _outputs(node: Node) -> list[tuple[int, torch.Tensor]]:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import time
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from placewright.capture.exported_file import STORAGE, Exported, read_program
 from placewright.capture.fake import lent_shapes
 from placewright.capture.faults import data_dependent, is_data_dependent, one_line
 from placewright.capture.loss import is_loss
+from placewright.capture.scopes import paths_of_program
 from placewright.capture.step import PREFIX
 from placewright.capture.trace import Traced, described, joint_of_module, quiet
 from placewright.errors import CaptureError, FileError, PlacewrightError
@@ -88,13 +90,15 @@ def _traced(program: torch.export.ExportedProgram, loss: int | None, *, training
         }
         order = [spec.target for spec in program.graph_signature.input_specs if spec.target in held]
         stand_ins = {name: held[name] for name in dict.fromkeys([*order, *held]) if not name.startswith(STORAGE)}
+        scopes = paths_of_program(module.graph, stand_ins)
         if not training:
             for parameter in module.parameters():
                 parameter.requires_grad_(False)
         with mode, contextlib.nullcontext() if training else torch.no_grad():
             joint = joint_of_module(module, fake_inputs, {})
     _prefix_roles(joint)
-    return described(joint, "exported program", (), [node.name for node in placeholders], has_loss, stand_ins)
+    traced = described(joint, "exported program", (), [node.name for node in placeholders], has_loss, stand_ins)
+    return replace(traced, scopes=scopes)
 
 
 def _example(placeholder: Node) -> Any:

@@ -16,6 +16,7 @@ import torch
 
 from placewright.capture.fake import fake_tensors
 from placewright.capture.faults import is_data_dependent, line_at_fault, one_line
+from placewright.capture.neighbours import importable, remember
 from placewright.errors import CaptureError, FileError, UnknownNameError
 
 _FORMS = "(module, inputs), (module, inputs, {name: input}) or (module, {name: input})"
@@ -30,8 +31,8 @@ def from_function(
 
     The function returns (module, inputs), (module, inputs, {name: input}) or (module, {name: input}); inputs are a
     tensor or a sequence. It is called without arguments, or with `batch` where one is given and it takes that. It
-    runs under `fake_tensors`, so a model of any size takes no memory. The file's folder is on sys.path meanwhile, so
-    the file may import its neighbours.
+    runs under `fake_tensors`, so a model of any size takes no memory. The file's folder is on sys.path meanwhile, and
+    while the model is captured, so the file may import its neighbours.
     """
     file = Path(path)
     with _imported(file) as module:
@@ -45,7 +46,9 @@ def from_function(
             raise _fault(error, f"{where} raises {one_line(error)}") from error
         except SystemExit as error:
             raise _fault(error, f"{where} ends the program (exit {error.code})") from None
-        return _parts(returned, where)
+    model, args, kwargs = _parts(returned, where)
+    remember(model, _folder(file))
+    return model, args, kwargs
 
 
 def batch_of_function(path: str | os.PathLike[str], function: str) -> int | None:
@@ -67,19 +70,19 @@ def _imported(file: Path) -> Iterator[ModuleType]:
         raise FileError(file, "", "no such file")
     if not file.is_file():
         raise FileError(file, "", "is no regular file; a Python file was expected")
-    spec = importlib.util.spec_from_file_location(_MODULE, file)
-    assert spec is not None  # the name ends in .py
-    assert spec.loader is not None
+    spec = importlib.util.spec_from_file_location(_MODULE, file) if file.suffix == ".py" else None
+    if spec is None or spec.loader is None:
+        raise FileError(file, "", "is not known to be Python; the name of a Python file ends in .py, so rename it")
     module = importlib.util.module_from_spec(spec)
-    folder = str(file.resolve().parent)
-    sys.path.insert(0, folder)
     sys.modules[_MODULE] = module  # classes look their module up, also while their objects are captured
-    try:
+    with importable(_folder(file)):
         _run(spec.loader, module, file)
         yield module
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
+
+
+def _folder(file: Path) -> str:
+    """Return the folder of a file, as it stands on sys.path."""
+    return str(file.resolve().parent)
 
 
 def _run(loader: Any, module: ModuleType, file: Path) -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from placewright.capture.loss import checked_loss, find_loss
 from placewright.capture.outputs import flat_outputs
 from placewright.errors import CaptureError
 
@@ -41,20 +42,13 @@ class Step(nn.Module):
             return flat_outputs(found)
         if self.loss is not None:
             self.seen.loss = True
-            return (_checked_loss(self.loss(found)),)
-        value = _find_loss(found)
+            return (checked_loss(self.loss(found), self.loss),)
+        outputs = flat_outputs(found)
+        value = find_loss(found, outputs)
         if value is None:
-            return flat_outputs(found)
+            return outputs
         self.seen.loss = True
-        return (value, *(tensor.detach() for tensor in flat_outputs(found) if tensor is not value))
-
-
-def _checked_loss(value: object) -> torch.Tensor:
-    """Return what a loss function made, which must be one number."""
-    if isinstance(value, torch.Tensor) and _is_scalar(value):
-        return value
-    what = f"a tensor of shape {tuple(value.shape)}" if isinstance(value, torch.Tensor) else repr(value)[:200]
-    raise CaptureError(f"the loss function returns {what}; it must return one floating-point number")
+        return (value, *(tensor.detach() for tensor in outputs if tensor is not value))
 
 
 def input_names(model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[str]:
@@ -134,18 +128,3 @@ def _leaf_names(name: str, value: Any) -> list[str]:
         ".".join([name, *(str(getattr(key, "key", getattr(key, "idx", getattr(key, "name", key)))) for key in path)])
         for path, _ in leaves
     ]
-
-
-def _is_scalar(value: Any) -> bool:
-    """Whether a value can be a loss."""
-    return isinstance(value, torch.Tensor) and value.numel() == 1 and value.is_floating_point()
-
-
-def _find_loss(found: Any) -> torch.Tensor | None:
-    """Return the loss among a model's outputs: the only one, the first, or what is called `loss`."""
-    named = found.get("loss") if isinstance(found, Mapping) else getattr(found, "loss", None)
-    if named is None and isinstance(found, list | tuple) and found:
-        named = found[0]
-    if named is None:
-        named = found
-    return named if _is_scalar(named) else None

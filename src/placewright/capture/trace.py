@@ -15,8 +15,8 @@ import gc
 import logging
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -37,6 +37,7 @@ from placewright.capture.faults import (
 )
 from placewright.capture.functional import traced_as_it_runs
 from placewright.capture.fused import use_fused
+from placewright.capture.neighbours import neighbours_of
 from placewright.capture.recompute import Marks
 from placewright.capture.step import PREFIX, Step, check_inputs, input_names
 from placewright.errors import CaptureError
@@ -60,6 +61,8 @@ class Traced:
     notes: tuple[str, ...] = ()
     stand_ins: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """The fake tensor of every parameter and buffer, by all of its names."""
+    scopes: Collection[str] = frozenset()
+    """The paths of the model's modules."""
 
 
 def trace(
@@ -71,6 +74,7 @@ def trace(
     step = Step(model, training=training, loss=loss)
     with (
         quiet(),
+        neighbours_of(model),
         torch_private.autocast_on_cpu() as other_devices,
         _modes(model, training),
         lent_shapes(model, (args, kwargs)) as (mode, (fake_args, fake_kwargs)),
@@ -87,7 +91,8 @@ def trace(
         if training and not model.training:
             notes.append(_EVAL)
         notes += [_AUTOCAST.format(device) for device in dict.fromkeys(other_devices)]
-        return described(module, method, notes, names, step.seen.loss, stand_ins)
+        traced = described(module, method, notes, names, step.seen.loss, stand_ins)
+    return replace(traced, scopes=frozenset(name for name, _ in model.named_modules(remove_duplicate=False)))
 
 
 _EVAL = "the model is in eval mode, so dropout is off and batch norms keep their averages; call model.train() to train"
