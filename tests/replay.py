@@ -63,9 +63,12 @@ class Replay:
         """The real tensor of every tensor of the graph that exists, by number."""
         self.node_of_input = {node: name for node, _, name in captured.traced.inputs}
         names = dict(model.named_parameters(remove_duplicate=False)) | dict(model.named_buffers(remove_duplicate=False))
+        names |= {name: attribute(model, name) for name in captured.traced.attributes if name in captured.held}
         self.held = {captured.held[name]: tensor.detach() for name, tensor in names.items()}
+        self.constants = {}
+        """Constants of the trace, by their names in it."""
         for node, role, name in captured.traced.inputs:
-            if role in ("parameter", "buffer"):
+            if role in ("parameter", "buffer") and name in captured.held:
                 self.values[node] = self.held[captured.held[name]]
         g = self.graph
         self.readers_left = np.diff(g.consumers[0]).astype(int)
@@ -158,8 +161,8 @@ class Replay:
         if name in self.held:
             self.tensors[out[0]] = self.held[name]
         elif node is not None:
-            value = getattr(self.captured.traced.module, node.target)
-            self.values[node] = self.tensors[out[0]] = real_constant(value)
+            value = real_constant(getattr(self.captured.traced.module, node.target))
+            self.values[node] = self.tensors[out[0]] = self.constants[node.target] = value
         else:  # the state of an optimiser: zeros
             for t in out:
                 shape = self.graph.tensor_shapes[t]
@@ -170,6 +173,8 @@ class Replay:
         """What a traced node stands for now: a result, an element of one, or a view that costs nothing."""
         if node in self.values and self.values[node] is not None:
             return self.values[node]
+        if node.op == "get_attr":
+            return self.constants[node.target]
         if node.target is operator.getitem:
             return self.value(node.args[0])[node.args[1]]
         return self.call(node)
@@ -251,6 +256,19 @@ class Replay:
 
 
 dict_of_dtypes = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+def attribute(model, path):
+    """The tensor that a model keeps at a path of attributes, keys and places."""
+    found = model
+    for word in path.split("."):
+        if isinstance(found, dict):
+            found = found[word] if word in found else found[int(word)]
+        elif isinstance(found, list | tuple):
+            found = found[int(word)]
+        else:
+            found = getattr(found, word)
+    return found
 
 
 def real_constant(value):

@@ -22,13 +22,16 @@ import torch
 from torch import nn
 
 from placewright.capture.arguments import chosen_optimizer, given_inputs
+from placewright.capture.attributes import SIZES_WITH_VALUES, Attributes
 from placewright.capture.build import Builder
 from placewright.capture.fake import fake_tensors
+from placewright.capture.faults import is_about_values
 from placewright.capture.optimizers import OPTIMIZERS, Optimizer
 from placewright.capture.recompute import repeat_checkpointed
 from placewright.capture.step import check_model, check_parameters
 from placewright.capture.trace import Loss, Traced, trace
 from placewright.capture.update import UPDATE_ORDERS, with_updates
+from placewright.errors import CaptureError
 from placewright.graph import OpGraph
 from placewright.operations import build_graph
 
@@ -110,8 +113,26 @@ def capture_step(
     check_model(model)
     check_parameters(model)
     given, named = given_inputs(args, kwargs)
-    traced = trace(model, given, named, training=chosen is not None, loss=loss)
-    return captured_from(traced, name or type(model).__name__, chosen, update_order, started)
+    called = name or type(model).__name__
+
+    def step(values: int) -> Captured:
+        traced = trace(model, given, named, training=chosen is not None, loss=loss, values=values)
+        return captured_from(traced, called, chosen, update_order, started)
+
+    try:
+        return step(values=0)
+    except CaptureError as error:
+        if not is_about_values(error):
+            raise
+        refused = error
+    for values in SIZES_WITH_VALUES:
+        if Attributes(model, "").keep_values(values):
+            try:
+                return step(values)
+            except CaptureError as error:
+                if not is_about_values(error):
+                    raise
+    raise refused
 
 
 def captured_from(

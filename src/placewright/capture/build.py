@@ -9,87 +9,24 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch.fx import Node
 
 from placewright.capture import torch_private
-from placewright.capture.faults import data_decide, not_dense, not_read
+from placewright.capture.constants import first_uses
+from placewright.capture.faults import data_decide, not_dense, not_read, written_constant
 from placewright.capture.recompute import ORIGINAL, REPETITION, is_backward
+from placewright.capture.records import Draft, Storage, Value
 from placewright.capture.scopes import clean_scope
 from placewright.capture.trace import Traced
 from placewright.capture.work import dtype_of, kind_of, touched_bytes, work_of
 from placewright.errors import CaptureError
-from placewright.operations import Operation, Tensor
+from placewright.operations import Tensor
 
-Reference = tuple[str, int]
 _SAME = frozenset({"detach", "alias", "lift_fresh", "lift"})
 """Kinds that hand their input on as it is."""
-
-
-@dataclass(eq=False)
-class Storage:
-    """Bytes that tensors share: who made them, who wrote them last, and who has read that."""
-
-    root: Reference
-    bytes: int
-    persistent: bool
-    version: int = 0
-    latest: Reference = ("", 0)
-    readers: list[str] = field(default_factory=list)
-    """Operations that have read the latest version."""
-    all_readers: dict[str, None] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        self.latest = self.root
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Value:
-    """A tensor of the traced graph: the tensor of the operation graph that it is, and the version it had then."""
-
-    storage: Storage
-    reference: Reference
-    version: int
-
-    def now(self) -> Reference:
-        """Return what a reader depends on: this tensor, or whatever was written over its storage since."""
-        return self.reference if self.storage.version == self.version else self.storage.latest
-
-
-@dataclass(eq=False)
-class Draft:
-    """An operation in the making."""
-
-    name: str
-    kind: str
-    phase: str
-    scope: str
-    node: Node | None = None
-    flops: float = 0.0
-    bytes_read: int = 0
-    bytes_written: int = 0
-    workspace_bytes: int = 0
-    dtype: str = "float32"
-    inputs: dict[Reference, None] = field(default_factory=dict)
-    after: dict[str, None] = field(default_factory=dict)
-    outputs: list[Tensor] = field(default_factory=list)
-    recompute: bool = False
-
-    def operation(self, outputs: set[Reference]) -> Operation:
-        """Return it as a record for `build_graph`; what is in `outputs` lives to the end of the step."""
-        made = tuple(
-            Tensor(t.bytes, t.storage, t.in_place, (self.name, k) in outputs, shape=t.shape)
-            for k, t in enumerate(self.outputs)
-        )
-        return Operation(
-            name=self.name, kind=self.kind, phase=self.phase, scope=self.scope, flops=self.flops,
-            bytes_read=self.bytes_read, bytes_written=self.bytes_written, workspace_bytes=self.workspace_bytes,
-            dtype=self.dtype, inputs=tuple(self.inputs), after=tuple(self.after), outputs=made,
-            recompute=self.recompute,
-        )  # fmt: skip
 
 
 class Builder:
@@ -112,6 +49,8 @@ class Builder:
         """The last operation of the backward pass so far: what is repeated next waits for it."""
         self._recomputed: dict[str, object] = {}
         """Of every repeated operation, the call that it was repeated for."""
+        self._unwritten = dict(traced.overlaps)
+        """Operations whose tensor may not be written: constants, and what overlaps with others that are used."""
         self._loss_node: Node | None = None
 
     # ---- inputs ------------------------------------------------------------------------------
@@ -119,10 +58,14 @@ class Builder:
     def add_inputs(self) -> None:
         """Draft parameters, buffers and inputs."""
         by_storage: dict[int, str] = {}
+        used = {name for node, _, name in self.traced.inputs if node.users}
         for name, tensor in self.traced.stand_ins.items():
+            if name in self.traced.attributes and name not in used:
+                continue  # a tensor that lies about in the model; buffers are of it all the same
             first = by_storage.setdefault(torch_private.storage_id(tensor), name)
             if first == name:
-                self.held[name] = self._hold(name, tensor)
+                scope = self.traced.attributes.get(name, name.rpartition(".")[0])
+                self.held[name] = self._hold(name, tensor, scope)
                 self.first_name[name] = name
             else:
                 if not _same_place(tensor, self.traced.stand_ins[first]):
@@ -135,16 +78,16 @@ class Builder:
         loss = next((node for node, role, _ in self.traced.outputs if role == "output"), None)
         self._loss_node = loss if self.traced.has_loss else None
         for node, role, name in self.traced.inputs:
-            if role in ("parameter", "buffer"):
+            if role in ("parameter", "buffer") and name in self.first_name:
                 self.values[node] = {0: self.held[self.first_name[name]]}
             elif role == "input" and isinstance(node.meta.get("val"), torch.Tensor):
                 self.values[node] = {0: self._data(name, node)}
             elif role == "tangent" and not self.traced.has_loss:
                 self.values[node] = {0: self._data(f"gradient.{name}", node)}
 
-    def _hold(self, name: str, tensor: torch.Tensor) -> Value:
+    def _hold(self, name: str, tensor: torch.Tensor, scope: str) -> Value:
         """Draft the operation of a persistent tensor."""
-        draft = self._draft(name, "parameter", "parameter", name.rpartition(".")[0])
+        draft = self._draft(name, "parameter", "parameter", scope)
         draft.dtype = dtype_of([tensor])
         return self._own(draft, tensor, persistent=True)
 
@@ -185,12 +128,16 @@ class Builder:
 
     def add_operations(self) -> None:
         """Draft an operation for every node that computes, and views."""
+        constants = first_uses(self.traced.module)
         for node in self.traced.module.graph.nodes:
-            if node.op == "get_attr":
-                tensor = getattr(self.traced.module, node.target, None)
-                if isinstance(tensor, torch.Tensor):
-                    self.values[node] = {0: self._hold(f"constant.{node.name.strip('_')}", tensor)}
+            if node in constants:
+                first = constants[node]
+                if first is node:
+                    tensor = getattr(self.traced.module, str(node.target))
+                    self.values[node] = {0: self._hold(f"constant.{node.name.strip('_')}", tensor, "")}
                     self.drafts[-1].node = node
+                    self._unwritten[self.drafts[-1].name] = ()
+                self.values[node] = self.values[first]
             elif node.op == "placeholder" and node not in self.values and self._loss_node is not None:
                 continue  # the gradient of the loss is drafted once the loss is there
             elif node.op == "call_function":
@@ -326,12 +273,22 @@ class Builder:
 
     def _overwrite(self, draft: Draft, storage: Storage, tensor: torch.Tensor) -> Value:
         """Let an operation write a storage: a new version, after all who read the one before."""
+        self._check_written(draft, storage.root[0])
         draft.after |= dict.fromkeys(name for name in storage.readers if name != draft.name)
         reference = (draft.name, len(draft.outputs))
         draft.outputs.append(Tensor(storage.bytes, storage.root, in_place=True, shape=tuple(tensor.shape)))
         storage.version += 1
         storage.latest, storage.readers = reference, []
         return Value(storage, reference, storage.version)
+
+    def _check_written(self, draft: Draft, name: str) -> None:
+        """Refuse to write a tensor of which it is not known who reads it."""
+        overlapping = self._unwritten.get(name)
+        if overlapping is None or draft.node is None:
+            return
+        others = [other for other in overlapping if other in self.held]
+        if others or not overlapping:
+            raise written_constant(draft.node, name, others)
 
     def _scope(self, node: Node, arguments: Sequence[Node]) -> str:
         """Return the path of the module that a node belongs to; the sum of two gradients is where its first is."""

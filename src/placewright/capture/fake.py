@@ -11,6 +11,7 @@ from torch import nn
 from torch.utils import _pytree as pytree
 
 from placewright.capture import torch_private
+from placewright.capture.tables import saved, tables_of
 
 
 @contextlib.contextmanager
@@ -62,6 +63,8 @@ def built(build: Callable[[], nn.Module]) -> nn.Module:
 def lent_shapes(model: nn.Module, inputs: Any) -> Iterator[tuple[Any, Any]]:
     """Put fake CPU tensors in the place of a model's parameters and buffers; (mode, inputs) with fake inputs.
 
+    All belong to one mode, also where the model and its inputs were made under several.
+
     The model is as it was afterwards. Tied weights stay tied, and tensors that overlap share a storage; those that
     lie beside each other in one, as the weights of a recurrent layer on a GPU do, get a storage each.
     """
@@ -74,9 +77,7 @@ def lent_shapes(model: nn.Module, inputs: Any) -> Iterator[tuple[Any, Any]]:
     regions = _regions(tensors)
 
     def stand_in(tensor: torch.Tensor) -> torch.Tensor:
-        if torch_private.is_fake(tensor) and tensor.device.type == "cpu":
-            return tensor
-        if id(tensor) not in stand_ins:
+        if id(tensor) not in stand_ins:  # a fake tensor has one too, as capture may do something to a stand-in
             stand_ins[id(tensor)] = _fake_twin(tensor, mode, bases, regions[id(tensor)])
         return stand_ins[id(tensor)]
 
@@ -104,25 +105,20 @@ def lent_zeros(model: nn.Module, inputs: Any) -> Iterator[Any]:
 def _lent(model: nn.Module, stand_in: Callable[[torch.Tensor], torch.Tensor]) -> Iterator[None]:
     """Put others in the place of a model's parameters and buffers, and everything back afterwards.
 
-    So is what the model writes into its own attributes meanwhile, such as a cache.
+    So is what the model puts into its own attributes meanwhile, and into lists and the like among them.
     """
-    attributes = [(module, dict(vars(module))) for module in model.modules()]
-    kept: list[tuple[dict[str, Any], str, torch.Tensor]] = []
+    before = saved(tables_of(model))
     try:
         for module in model.modules():
             for held in _held(module):
                 for name, tensor in held.items():
                     if tensor is not None:
-                        kept.append((held, name, tensor))
                         held[name] = stand_in(tensor)
             _refresh_recurrent(module)
         yield
     finally:
-        for module, own in attributes:
-            vars(module).clear()
-            vars(module).update(own)
-        for held, name, tensor in kept:
-            held[name] = tensor
+        for table, items in before:
+            table.restore(items)
         for module in model.modules():
             _refresh_recurrent(module)
 

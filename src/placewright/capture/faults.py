@@ -6,6 +6,7 @@ import os
 import re
 import sysconfig
 import traceback
+from collections.abc import Sequence
 
 import torch
 from torch import nn
@@ -56,6 +57,11 @@ def data_dependent(error: BaseException) -> CaptureError:
     return CaptureError(_DATA_DECIDE, line=line_at_fault(error))
 
 
+def is_about_values(error: CaptureError) -> bool:
+    """Whether values of tensors decide what is computed, or a tensor that has its values is written."""
+    return any(text in str(error) for text in (_DATA_DECIDE, _CONSTANT))
+
+
 def data_decide(node: torch.fx.Node, what: str) -> CaptureError:
     """Return the error to raise where a traced node shows that values decide: `what` names how."""
     return CaptureError(f"{what}: {_DATA_DECIDE}", line=_line_of(node))
@@ -80,6 +86,16 @@ _INSTEAD = {
     "flex_attention": "Use torch.nn.functional.scaled_dot_product_attention, with a mask where scores are left out",
 }
 """What to do instead of operators that are not read."""
+
+
+def written_constant(node: torch.fx.Node, name: str, others: Sequence[str]) -> CaptureError:
+    """Return the error to raise where a model writes a tensor of which the graph cannot tell who reads it then."""
+    if others:
+        shared = ", ".join(others)
+        what = f"{name} is written here and shares bytes with {shared}, which capture cannot express; clone it"
+    else:
+        what = _CONSTANT
+    return CaptureError(what, line=_line_of(node))
 
 
 def not_dense(node: torch.fx.Node, tensor: torch.Tensor) -> CaptureError:
@@ -122,6 +138,10 @@ def lacks_fake_kernel(error: BaseException) -> bool:
     return "UnsupportedOperatorException" in names or any(word in str(error) for word in words)
 
 
+_CONSTANT = (
+    "a tensor that is neither a parameter, nor a buffer, nor a plain attribute of the model is written here, so the "
+    "graph could not tell who reads it afterwards; make it a buffer (register_buffer)"
+)
 _DATA_DECIDE = (
     "what is computed here, or the size of it, depends on the values of tensors, which a graph cannot express. Compute "
     "both branches and choose with torch.where, give sizes as Python numbers, or capture the parts of the model on "

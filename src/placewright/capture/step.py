@@ -10,12 +10,15 @@ import torch
 from torch import nn
 from torch.utils import _pytree as pytree
 
+from placewright.capture.attributes import Attributes
 from placewright.capture.loss import checked_loss, find_loss
 from placewright.capture.outputs import flat_outputs
 from placewright.errors import CaptureError
 
 PREFIX = "model."
 """Before the names of the model's parameters, in the step."""
+ATTRIBUTES = "attributes."
+"""Before the names of the buffers that stand for plain attributes, in the step."""
 
 
 class Seen:
@@ -34,9 +37,15 @@ class Step(nn.Module):
         self.trained = training
         self.loss = loss
         self.seen = Seen()
+        self.attributes = Attributes(self, PREFIX)
 
     def forward(self, *args: Any, **kwargs: Any) -> tuple[torch.Tensor, ...]:
         """Return the loss and the other outputs, or all outputs of an inference pass."""
+        with self.attributes.in_place():
+            return self._run(args, kwargs)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[torch.Tensor, ...]:
+        """Return the same, whatever is where the attributes are."""
         found = self.model(*args, **kwargs)
         if not self.trained:
             return flat_outputs(found)

@@ -48,6 +48,11 @@ def mode_of(tensor: torch.Tensor) -> Any:
     return tensor.fake_mode  # type: ignore[attr-defined]
 
 
+def constant_of(tensor: torch.Tensor) -> torch.Tensor | None:
+    """Return the real tensor whose values a fake one still knows, or None."""
+    return getattr(tensor, "constant", None)
+
+
 def active_fake_mode() -> Any:
     """Return the fake mode that is on now, or None."""
     return _find("torch._C", "_get_dispatch_mode")(_find("torch._C", "_TorchDispatchModeKey").FAKE)

@@ -39,7 +39,7 @@ from placewright.capture.functional import traced_as_it_runs
 from placewright.capture.fused import use_fused
 from placewright.capture.neighbours import neighbours_of
 from placewright.capture.recompute import Marks
-from placewright.capture.step import PREFIX, Step, check_inputs, input_names
+from placewright.capture.step import ATTRIBUTES, PREFIX, Step, check_inputs, input_names
 from placewright.errors import CaptureError
 
 Loss = Callable[[Any], torch.Tensor]
@@ -60,39 +60,66 @@ class Traced:
     has_loss: bool
     notes: tuple[str, ...] = ()
     stand_ins: Mapping[str, torch.Tensor] = field(default_factory=dict)
-    """The fake tensor of every parameter and buffer, by all of its names."""
+    """The fake tensor of every parameter, buffer and plain attribute, by all of its names."""
+    attributes: Mapping[str, str] = field(default_factory=dict)
+    """Of the names of plain attributes, the module that each belongs to."""
+    overlaps: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Of plain attributes that share bytes with other tensors of the model, the names of these."""
     scopes: Collection[str] = frozenset()
     """The paths of the model's modules."""
 
 
 def trace(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], *, training: bool, loss: Loss | None
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    *,
+    training: bool,
+    loss: Loss | None,
+    values: int = 0,
 ) -> Traced:
-    """Return the joint graph of a training step, or the graph of an inference pass."""
+    """Return the joint graph of a training step, or the graph of an inference pass.
+
+    Plain attributes of up to `values` elements are constants that have their values.
+    """
     names = input_names(model, args, kwargs)
     check_inputs(names, (args, kwargs))
     step = Step(model, training=training, loss=loss)
+    overlaps = step.attributes.overlaps()
+    step.attributes.keep_values(values)
     with (
         quiet(),
         neighbours_of(model),
         torch_private.autocast_on_cpu() as other_devices,
         _modes(model, training),
-        lent_shapes(model, (args, kwargs)) as (mode, (fake_args, fake_kwargs)),
+        lent_shapes(step, (args, kwargs)) as (mode, (fake_args, fake_kwargs)),
     ):
+        attributes = step.attributes.named(ATTRIBUTES)
         stand_ins = {
-            name: tensor
-            for held in (model.named_parameters, model.named_buffers)
+            _name_of(name, attributes): tensor
+            for held in (step.named_parameters, step.named_buffers)
             for name, tensor in held(remove_duplicate=False)
         }
         if not training:
-            _freeze(model)
+            _freeze(step)
         with mode, contextlib.nullcontext() if training else torch.no_grad():
             module, method, notes = _first_way(step, fake_args, fake_kwargs, training)
         if training and not model.training:
             notes.append(_EVAL)
         notes += [_AUTOCAST.format(device) for device in dict.fromkeys(other_devices)]
         traced = described(module, method, notes, names, step.seen.loss, stand_ins)
-    return replace(traced, scopes=frozenset(name for name, _ in model.named_modules(remove_duplicate=False)))
+    inputs, outputs = (
+        tuple((node, role, _name_of(name, attributes)) for node, role, name in rows)
+        for rows in (traced.inputs, traced.outputs)
+    )
+    scopes = frozenset(name for name, _ in model.named_modules(remove_duplicate=False))
+    traced = replace(traced, inputs=inputs, outputs=outputs, scopes=scopes)
+    return replace(traced, attributes=dict(attributes.values()), overlaps=overlaps)
+
+
+def _name_of(name: str, attributes: Mapping[str, tuple[str, str]]) -> str:
+    """Return the name that the user knows of what a step calls so."""
+    return attributes[name][0] if name in attributes else name.removeprefix(PREFIX)
 
 
 _EVAL = "the model is in eval mode, so dropout is off and batch norms keep their averages; call model.train() to train"

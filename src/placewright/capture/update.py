@@ -11,8 +11,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from placewright.capture.build import Builder, Draft, Reference, Storage
+from placewright.capture.build import Builder
 from placewright.capture.optimizers import Optimizer
+from placewright.capture.records import Draft, Reference, Storage
 from placewright.capture.work import dtype_of, touched_bytes
 from placewright.errors import CaptureError, UnknownNameError
 from placewright.operations import Tensor
