@@ -17,8 +17,8 @@ from placewright.graph import BACKWARD, FORWARD
 from tests.models import Checkpointed, Nested, Selective
 
 ATEN = torch.ops.aten
-VIEWS = {"t", "view", "detach", "expand", "add"}
-"""What costs nothing, and sums of gradients, which torch makes in place."""
+VIEWS = {"t", "view", "detach", "expand", "empty", "add"}
+"""What costs nothing (a checkpoint keeps its inputs by an empty tensor), and sums, which torch makes in place."""
 
 
 class Log(TorchDispatchMode):
