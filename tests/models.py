@@ -271,6 +271,21 @@ class Expanded(nn.Module):
         return ((q @ k.mT / self.temperature).softmax(-1) @ v).square().mean()
 
 
+class Lookups(nn.Module):
+    """Rows and elements of a table, found in every way; what is found more than once has its gradients summed."""
+
+    def __init__(self):
+        super().__init__()
+        self.table, self.bag = nn.Parameter(torch.randn(7, 6)), nn.EmbeddingBag(7, 6, mode="sum")
+        self.mix = nn.Linear(6, 3)
+
+    def forward(self, ids):
+        rows = self.table[ids] + self.table.index_select(0, ids.flatten()).view(*ids.shape, 6)
+        places = self.table.gather(0, ids) + self.table.take(ids)
+        best = self.table.max(1).values.sum() + self.table.topk(2, dim=0).values.square().sum()
+        return self.mix(rows).square().sum() + places.exp().sum() + best + self.bag(ids).sin().sum()
+
+
 def _scores(out):
     return out["scores"].logsumexp(1).mean() + out["left"].sum() * 0.1 + out["right"].sum() * 0.1
 
@@ -295,6 +310,7 @@ def cases():
         "selective-checkpoint": Case(Selective(), (torch.randn(4, 6),)),
         "rms-norm": Case(RootMeanSquare(), (torch.randn(4, 3, 6),), exact=False),
         "experts": Case(Experts(), (torch.randn(10, 8),)),
+        "lookups": Case(Lookups(), (torch.randint(6, (4, 3)),)),
         "frozen": Case(Frozen(), (torch.randn(4, 6),)),
         "expanded": Case(Expanded(), (torch.randn(2, 5, 6),)),
         "encoder-layer": Case(

@@ -7,6 +7,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from placewright.capture import OPTIMIZERS, capture, capture_step
@@ -217,6 +218,42 @@ def test_what_a_lookup_computes_is_by_the_rows(look):
                     optimizer="sgd")  # fmt: skip
     table = [op for op in range(graph.n_ops) if graph.flops[op] > 64 and graph.kinds[op] != "sgd"]
     assert [graph.op_names[op] for op in table] == []
+
+
+@pytest.mark.parametrize(
+    ("look", "kind", "added", "beside"),
+    [
+        (lambda t, i: t[i], "index_put", 16, 2 * 8 + 4),
+        (lambda t, i: t.index_select(0, i), "index_add", 16, 2 * 8 + 4),
+        (lambda t, i: t.gather(0, i[:, None]), "scatter_add", 2, 2 * 8 + 4),
+        (lambda t, i: t.take(i), "put", 2, 2 * 8 + 4),
+    ],
+)
+def test_gradients_of_lookups_are_summed_in_place(look, kind, added, beside):
+    """On zeros, as torch does outside a trace: no copy of the table is made, and only the rows are written."""
+    table = nn.Parameter(torch.zeros(1000, 8))
+    graph = capture(Does(lambda t, i: look(t, i).sum(), table), torch.tensor([3, 5]), optimizer="sgd")
+    size = 4 * added
+    assert only(graph, kind) == (added, beside + size, size)
+    (op,) = operations(graph, kind)
+    tensor = graph.out_start[op]
+    assert graph.tensor_storage[tensor] != tensor
+
+
+def test_a_models_own_sum_of_a_copy_stays_one():
+    """What a checkpoint repeats in the backward pass is as the model wrote it."""
+
+    def summed(t, i):
+        return torch.zeros_like(t).index_add(0, i, t[:2]).sin()
+
+    def forward(t, i):
+        return checkpoint(summed, t, i, use_reentrant=False).sum()
+
+    graph = capture(Does(forward, nn.Parameter(torch.zeros(9, 8))), torch.tensor([3, 5]), optimizer="sgd")
+    repeated = [op for op in operations(graph, "index_add") if graph.tensor_storage[graph.out_start[op]] !=
+                graph.out_start[op]]  # fmt: skip
+    assert len(operations(graph, "index_add")) == 2
+    assert repeated == []
 
 
 PLACE = torch.tensor([7])

@@ -29,6 +29,7 @@ from placewright.capture.faults import is_about_values
 from placewright.capture.optimizers import OPTIMIZERS, Optimizer
 from placewright.capture.recompute import repeat_checkpointed
 from placewright.capture.step import check_model, check_parameters
+from placewright.capture.sums import sum_in_place
 from placewright.capture.trace import Loss, Traced, trace
 from placewright.capture.update import UPDATE_ORDERS, with_updates
 from placewright.errors import CaptureError
@@ -140,6 +141,7 @@ def captured_from(
 ) -> Captured:
     """The graph of a traced step; `started` is when its capture began, by `time.perf_counter`."""
     repeat_checkpointed(traced.module.graph)
+    sum_in_place(traced.module.graph)
     builder = Builder(traced)
     builder.add_inputs()
     builder.add_operations()
