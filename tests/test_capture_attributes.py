@@ -12,6 +12,7 @@ import placewright as pw
 from placewright.capture import capture_step
 from placewright.errors import CaptureError
 from tests.replay import Replay, attribute, eager_step
+from tests.test_capture_ways import halves
 
 TRACE = sys.modules["placewright.capture.trace"]
 WAYS = ["export", "make_fx"]
@@ -150,6 +151,27 @@ def test_a_cache_that_is_written_first_is_one_tensor(way):
     product = graph.kinds.index("mm")
     read = graph.in_tensor[graph.in_start[product] : graph.in_start[product + 1]]
     assert {graph.kinds[graph.tensor_op[t]] for t in read} == {"copy"}
+
+
+def test_attributes_after_a_way_that_failed():
+    """What torch.export leaves behind where it fails does not hide a list from the next ways."""
+
+    class Halving(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a, self.ts = nn.Linear(4, 6), [[torch.ones(3)]]
+
+        def forward(self, x):
+            left, right = halves(self.a(x))
+            with torch.no_grad():
+                self.ts[0][0].add_(1)
+            return (left - right + self.ts[0][0]).square().mean()
+
+    model = Halving()
+    found = capture_step(model, torch.zeros(2, 4), optimizer="sgd")
+    assert found.method == "draft-export"
+    assert "ts.0.0.store" in found.graph.op_names
+    assert torch.equal(model.ts[0][0], torch.ones(3))
 
 
 def test_backward_operations_do_not_belong_to_constants(monkeypatch):

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from placewright.capture import torch_private
-from placewright.capture.tables import Table, joined, parts_of, saved, tables_of
+from placewright.capture.tables import Table, joined, links_to, parts_of, saved, tables_of
 
 SIZES_WITH_VALUES = (1, 1024)
 """Where values decide what is computed: the elements of tensors that get their values, at first and then."""
@@ -28,6 +28,8 @@ class _Kept:
         self.tables, self.prefix = tables, prefix
         self.slots: list[tuple[Table, Any, _Make]] = []
         """Where to put what for a run."""
+        self.links: list[tuple[Table, Any, Any]] = []
+        """What leads to those places: torch.export leaves copies of lists and dictionaries behind when it has run."""
         self.numbers: dict[tuple[Any, ...], int] = {}
         self.names: list[str] = []
         self.taken: set[str] = set()
@@ -68,6 +70,7 @@ class Attributes(nn.Module):
                 make = self._maker(value, joined(table.path, key), table.scope, registered)
                 if make is not None:
                     kept.slots.append((table, key, make))
+        kept.links = links_to(kept.tables, (table for table, _, _ in kept.slots))
 
     def named(self, prefix: str) -> dict[str, tuple[str, str]]:
         """Return of every buffer, by its name below `prefix`, the path of the attribute and of its module."""
@@ -98,13 +101,15 @@ class Attributes(nn.Module):
         """Have the buffers where the attributes are; afterwards all attributes are as they were before."""
         before = saved(self.kept.tables)
         try:
+            for table, key, value in self.kept.links:
+                table.put(key, value)
             for table, key, make in self.kept.slots:
                 table.put(key, make())
             yield
         finally:
             for table, items in before:
                 if table.registry:  # what was there may be exchanged by whoever runs the step
-                    table.drop({key: None for key, _ in table.items()}.keys() - {key for key, _ in items})
+                    table.drop(dict(table.items()).keys() - dict(items).keys())
                 else:
                     table.restore(items)
 

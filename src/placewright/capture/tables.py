@@ -94,6 +94,26 @@ def saved(tables: Iterable[Table]) -> list[tuple[Table, list[tuple[Any, Any]]]]:
     return [(table, table.items()) for table in tables]
 
 
+def links_to(tables: Sequence[Table], ends: Iterable[Table]) -> list[tuple[Table, Any, Any]]:
+    """Return by which keys of which tables these tables are reached, and what is there; registered things are not."""
+    parents: dict[int, list[tuple[Table, Any, Any]]] = {}
+    for table in tables:
+        for key, value in () if table.registry else table.items():
+            for part in (value, *parts_of(value)) if isinstance(value, tuple) else (value,):
+                content = _content(part)
+                if content is not None:
+                    parents.setdefault(id(content), []).append((table, key, value))
+    links = []
+    reached, queue = set(), deque(id(table.content) for table in ends)
+    while queue:
+        end = queue.popleft()
+        if end not in reached:
+            reached.add(end)
+            links += parents.get(end, [])
+            queue.extend(id(table.content) for table, _, _ in parents.get(end, []))
+    return links
+
+
 def _content(value: Any) -> Any:
     """Return the dictionary, list or tuple in which a value keeps others; None where it keeps none."""
     if isinstance(value, dict | list | deque | tuple):
