@@ -27,6 +27,11 @@ class Level:
     name: str
     label: Labels
 
+    @property
+    def by_scope(self) -> bool:
+        """Whether the clusters are scopes of the graph."""
+        return self.name.startswith("scopes/")
+
     @cached_property
     def n_clusters(self) -> int:
         """Number of clusters."""

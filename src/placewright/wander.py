@@ -23,6 +23,8 @@ from placewright.sim.walks import WINDOW, Ground, Kind, Place, Walk, run_walks
 
 FEW_GROUPS = 3000
 """Groups up to which every part of a cluster is moved by itself, whether memory is tight or not."""
+FEW_SCOPES = 4
+"""Fewer clusters than this say nothing of a graph's structure."""
 COLD = 1e-5
 """The last temperature of a cycle, as a share of the value."""
 
@@ -118,7 +120,7 @@ class Wander:
         """Begin another cycle of walk k."""
         best = self._best
         parts = min(64, int(self._cycles[k].parts * 1.3) + 1)
-        low, high = (5e-4, 5e-3) if k == 0 else (2e-3, 5e-2)
+        low, high = (2e-4, 2e-3) if k == 0 else (1e-3, 1e-2)
         self._cycles[k] = _Cycle(float(np.exp(self.rng.uniform(np.log(low), np.log(high)))), parts)
         if best is None:
             return
@@ -132,12 +134,16 @@ class Wander:
 
 
 def _kinds(decisions: Decisions, levels: Sequence[Level], tight: bool) -> list[Kind]:
-    """The kinds of change that mean something: single groups, balls and stretches first, then clusters by level.
+    """The kinds of change that mean something; a walk draws the first four at a fixed share besides.
 
-    On a large problem whose memory is not tight, clusters move whole: there is no time to learn what else helps.
+    Where memory is not tight and the graph has scopes, these alone say what moves together: other clusters, exchanges
+    of clusters, stretches of program order and other windows took steps from them and found less.
     """
     problem = decisions.problem
     borrows = bool(problem.graph.persistent.any()) and len(set(problem.machine.pool_of)) > 1
+    scopes = [k for k, level in enumerate(levels) if level.by_scope and level.n_clusters >= FEW_SCOPES]
+    if scopes and not tight:
+        return [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), *(Kind(MOVE, ALL, k) for k in scopes)]
     parts = (ALL, HELD, WORK) if borrows and (tight or problem.n_groups <= FEW_GROUPS) else (ALL,)
     kinds = [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), Kind(STRETCH)]
     for k, level in enumerate(levels[1:], 1):
