@@ -178,6 +178,19 @@ def test_what_is_not_damaged_is_read(tmp_path, name):
     assert look(tmp_path / "m.onnx", dims) == ""
 
 
+@pytest.mark.timeout(60, method="thread")
+@pytest.mark.parametrize(
+    "equation",
+    [b"b_ij,jk->bik", b"\xf5bij,jk->bik", b"b\0ij,jk->bik", b"bi..j,jk->bik", b"......ij,jk->ik", b"ij,jk->->"],
+)
+def test_equations_over_which_the_package_onnx_does_not_end(tmp_path, equation):
+    """Of an einsum, with characters that are no letters: refused before the package is asked."""
+    made = model([node("Einsum", "x w", "y", "ein", equation="?")], [value("x", 2, 4, 8)], ["y"], [weight("w", 8, 6)])
+    made.graph.node[0].attribute[0].s = equation
+    (tmp_path / "m.onnx").write_bytes(made.SerializeToString())
+    assert "equation" in look(tmp_path / "m.onnx", {})
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_damaged_models_are_refused_with_a_reason(tmp_path, name):
     fuzz(name, tmp_path, 300, 1)

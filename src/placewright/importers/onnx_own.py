@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -86,8 +87,15 @@ def _short_fourier(call: Call) -> Sequence[Partial]:
     return [(x.code, (x.shape[0], (x.shape[1] - size) // by + 1, frequencies, 2))]
 
 
+_TERM = r"[A-Za-z]*(\.\.\.[A-Za-z]*)?"
+_EQUATION = re.compile(rf"{_TERM}(,{_TERM})*(->{_TERM})?")
+
+
 def check(call: Call) -> None:
-    """Refuse what would end the process inside the package onnx rather than raise."""
+    """Refuse what would end the process inside the package onnx, or never end there, rather than raise."""
+    if call.node.op == "Einsum" and not _EQUATION.fullmatch((equation := call.word("equation")).replace(" ", "")):
+        problem = f"the attribute 'equation' is {equation!r:.40}; letters, commas, '...' and '->' were expected"
+        raise call.fault(problem)
     given = call.node.attributes.get("num_outputs")
     if call.node.op == "Split" and given is not None and given != len(call.node.outputs):
         raise call.fault(f"the attribute 'num_outputs' is {given!r:.40}, but it has {len(call.node.outputs)} outputs")
