@@ -290,6 +290,20 @@ def _scores(out):
     return out["scores"].logsumexp(1).mean() + out["left"].sum() * 0.1 + out["right"].sum() * 0.1
 
 
+class Namesakes(nn.Module):
+    """Children with the names that a step uses for its own parts, and others with theirs."""
+
+    def __init__(self):
+        super().__init__()
+        self.model = nn.ModuleDict({"model": nn.Linear(4, 5), "linear": nn.Linear(5, 4)})
+        self.linear = nn.Linear(4, 3)
+        self.loss, self.attributes = nn.BatchNorm1d(3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        hidden = self.model["linear"](self.model["model"](x).tanh())
+        return self.attributes(self.loss(self.linear(hidden))).square().sum()
+
+
 def cases():
     """Every case by name, with fixed weights and inputs."""
     torch.manual_seed(20)
@@ -311,6 +325,7 @@ def cases():
         "rms-norm": Case(RootMeanSquare(), (torch.randn(4, 3, 6),), exact=False),
         "experts": Case(Experts(), (torch.randn(10, 8),)),
         "lookups": Case(Lookups(), (torch.randint(6, (4, 3)),)),
+        "namesakes": Case(Namesakes(), (torch.randn(6, 4),), exact=False),
         "frozen": Case(Frozen(), (torch.randn(4, 6),)),
         "expanded": Case(Expanded(), (torch.randn(2, 5, 6),)),
         "encoder-layer": Case(

@@ -109,7 +109,7 @@ def trace(
         notes += [_AUTOCAST.format(device) for device in dict.fromkeys(other_devices)]
         traced = described(module, method, notes, names, step.seen.loss, stand_ins)
     inputs, outputs = (
-        tuple((node, role, _name_of(name, attributes)) for node, role, name in rows)
+        tuple((node, role, attributes[name][0] if name in attributes else name) for node, role, name in rows)
         for rows in (traced.inputs, traced.outputs)
     )
     scopes = frozenset(name for name, _ in model.named_modules(remove_duplicate=False))
