@@ -264,6 +264,15 @@ def test_methods_may_be_given_one_by_one_or_together(fork8):
     assert "unknown method 'rondom'" in result.stderr
 
 
+@pytest.mark.parametrize(("command", "option"), [("plan", "--method"), ("compare", "--methods")])
+def test_an_unknown_method_is_refused_before_the_capture(command, option):
+    """A network may take long to capture, a name does not."""
+    result = place(command, "nmt-8", "--machine", "k40x8", option, "anealing")
+    assert result.exit_code == 2
+    assert "unknown method 'anealing'. Did you mean annealing?" in result.stderr
+    assert "captur" not in result.stderr.replace("single", "")
+
+
 def test_a_gap_ends_a_search(fork8):
     """Once the best is proved to be near enough; a gap that nothing reaches leaves the other limits."""
     args = ("plan", fork8, "--machine", "k40x2", "--method", "random", "--evaluations", "3000")

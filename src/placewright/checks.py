@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from difflib import get_close_matches
 from typing import Any
 
 from placewright.errors import FileError, InputError
@@ -59,6 +60,11 @@ def format_bytes(count: int) -> str:
             return f"{size:.0f} B" if unit == "B" else f"{size:.2f} {unit}"
         size /= 1024
     return f"{size:.2f} TiB"
+
+
+def format_count(count: int, what: str) -> str:
+    """A count for people: `1 evaluation`, `2 evaluations`."""
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def format_seconds(seconds: float) -> str:
@@ -119,7 +125,8 @@ class Fields:
         if self.has(field):
             return self.table[field]
         if default is ...:
-            raise self.fault(f"the field {field!r} is missing")
+            near = get_close_matches(field, [key for key in self.table if key not in self.taken], 1)
+            raise self.fault(f"the field {field!r} is missing" + (f"; there is {near[0]!r}" if near else ""))
         return default
 
     def text(self, field: str, default: Any = ..., *, max_length: int = 1000) -> str:

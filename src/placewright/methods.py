@@ -64,6 +64,12 @@ def method_names(problem: Problem) -> list[str]:
     return [*(f"single:{device.name}" for device in problem.machine.devices), *NAMED, *more]
 
 
+def check_name(name: str) -> None:
+    """Raise unless there is such a method on some problem; which devices there are to choose from shows later."""
+    if not name.startswith("single:") and name not in (*NAMED, *PRIORITISED, DATA_PARALLEL):
+        raise UnknownNameError("method", name, ["single:DEVICE", *NAMED, *PRIORITISED, DATA_PARALLEL])
+
+
 def make_placer(name: str, problem: Problem) -> Placer:
     """A fresh placer of that name."""
     if name in NAMED:

@@ -15,7 +15,7 @@ from typing import ClassVar
 import numpy as np
 
 from placewright.bounds import Bound, lower_bound
-from placewright.checks import describe, format_bytes, format_seconds
+from placewright.checks import describe, format_bytes, format_count, format_seconds
 from placewright.errors import InfeasibleError, InputError, SearchError
 from placewright.evaluate import Evaluation, Evaluator, SimulatorEvaluator
 from placewright.placement import Placement
@@ -90,7 +90,8 @@ class Result:
     def __repr__(self) -> str:
         return (
             f"Result({self.method!r} on {self.problem!r}: {format_seconds(self.value_s)}, "
-            f"{'feasible' if self.feasible else 'infeasible'}, {self.evaluations} evaluations, {self.ended})"
+            f"{'feasible' if self.feasible else 'infeasible'}, {format_count(self.evaluations, 'evaluation')}, "
+            f"{self.ended})"
         )
 
     @property
@@ -113,7 +114,7 @@ class Result:
         """Seconds, bound, gap and memory, in a few lines."""
         problem, outcome = self.problem, self.outcome
         head = f"{self.method}: {problem.graph.name} on {problem.machine.name}"
-        cost = f"{self.evaluations} evaluations in {self.seconds:.2f} s, {self.ended}"
+        cost = f"{format_count(self.evaluations, 'evaluation')} in {self.seconds:.2f} s, {self.ended}"
         if outcome is None:
             return f"{head}\nnothing was evaluated; {cost}"
         lines = [

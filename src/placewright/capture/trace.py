@@ -284,7 +284,7 @@ def quiet() -> Iterator[None]:
     A graph of 40,000 nodes is 40,000 cycles of references that the collector walks over again and again. MKL-DNN
     is off, so that a recurrent layer becomes operations that any device has.
     """
-    names = ("torch.export", "torch._export", "torch.fx", "torch._dynamo", "transformers")
+    names = ("torch.export", "torch._export", "torch.fx", "torch._dynamo", "torch._subclasses", "transformers")
     loggers = [logging.getLogger(name) for name in names]
     levels = [logger.level for logger in loggers]
     collecting = gc.isenabled()

@@ -42,7 +42,10 @@ GAPS = "the optimum is at most what `to bound` says less"
 @click.command()
 @question_options
 @click.option(
-    "--method", default=DEFAULT_METHOD, show_default=True, help="random, round-robin, brute-force or single:DEVICE."
+    "--method",
+    default=DEFAULT_METHOD,
+    show_default=True,
+    help="auto, expert, single:DEVICE, heft, annealing, cpsat, ...; any other word lists all.",
 )
 @effort_options
 @capture_options
@@ -59,9 +62,11 @@ def plan(*, question: Question, method: str, effort: Effort, recipe: Recipe, out
     from placewright.cli.progress import announce, warm_up
     from placewright.cli.setup import set_up
     from placewright.cli.show import facts, remedy
+    from placewright.methods import check_name
 
     out = Output(style)
     require_folder(output)
+    check_name(method)
     if method == METHOD and output is not None:
         raise InputError(f"{METHOD} places towers, another graph than MODEL, to which no plan can apply; leave -o out")
     setup = set_up(question, recipe, out)
@@ -109,16 +114,17 @@ def compare(*, question: Question, given: tuple[str, ...], effort: Effort, recip
     """
     from placewright.cli.progress import announce, warm_up
     from placewright.cli.setup import set_up
-    from placewright.methods import method_names
+    from placewright.methods import check_name, method_names
 
     out = Output(style)
+    names = list(dict.fromkeys(name for text in given for name in map(str.strip, text.split(",")) if name))
+    if given and not names:
+        raise InputError("--methods names none; write names with commas between them")
+    for name in names:
+        check_name(name)
     setup = set_up(question, recipe, out)
     problem = setup.problem
-    every = [*method_names(problem), *([METHOD] if may_be_split(setup) else [])]
-    asked = [name for text in given for name in text.split(",")] if given else every
-    names = list(dict.fromkeys(name for name in map(str.strip, asked) if name))
-    if not names:
-        raise InputError("--methods names none; write names with commas between them")
+    names = names or [*method_names(problem), *([METHOD] if may_be_split(setup) else [])]
     _check_names(problem, names, applicable=False)
     problem.check_memory()
     warm_up(out, problem)

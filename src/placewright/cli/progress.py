@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from placewright.checks import format_seconds
+from placewright.checks import format_count, format_seconds
 from placewright.cli.output import Output, is_terminal
 
 if TYPE_CHECKING:
@@ -95,13 +95,13 @@ def _state(progress: Progress) -> str:
     """Return where a search stands, in words."""
     best = f"best {format_seconds(progress.best_s)}" if math.isfinite(progress.best_s) else "none feasible yet"
     gap = "" if progress.gap is None else f", the optimum is at most {progress.gap:.1%} less"
-    return f"{progress.evaluations} evaluations, {best}{gap}"
+    return f"{format_count(progress.evaluations, 'evaluation')}, {best}{gap}"
 
 
 def _limits(effort: Effort) -> str:
     """Return how long a search may take, in words."""
     limits = [] if effort.limit_s is None else [f"{effort.limit_s:g} s"]
-    limits += [] if effort.evaluations is None else [f"{effort.evaluations} evaluations"]
+    limits += [] if effort.evaluations is None else [format_count(effort.evaluations, "evaluation")]
     return f"at most {' and '.join(limits)}; Ctrl-C ends it with the best so far"
 
 

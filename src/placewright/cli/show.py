@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from placewright.checks import format_bytes, format_seconds
+from placewright.checks import format_bytes, format_count, format_seconds
 from placewright.cli.answer import PICO, Answer
 
 if TYPE_CHECKING:
@@ -44,7 +44,9 @@ def facts(answer: Answer, *, searched: bool) -> list[tuple[str, str]]:
     if searched:
         if answer.unused and answer.evaluations > 1 and answer.outcome.feasible:
             lines.append(("not used", f"{', '.join(answer.unused)}: nothing tried with them was faster"))
-        lines.append(("search", f"{answer.evaluations} evaluations in {answer.seconds:.1f} s, {answer.ended}"))
+        lines.append(
+            ("search", f"{format_count(answer.evaluations, 'evaluation')} in {answer.seconds:.1f} s, {answer.ended}")
+        )
     return lines
 
 
