@@ -215,7 +215,7 @@ def test_faults_without_a_place():
 
 FAULTS = {
     "missing": (lambda f: f.take("x"), {}, "pools[0]: the field 'x' is missing"),
-    "misspelt": (lambda f: f.take("launch_s"), {"launch_ms": 4}, "pools[0]: the field 'launch_s' is missing; there is 'launch_ms'"),
+    "misspelt": (lambda f: f.take("size_s"), {"size": 4}, "pools[0]: the field 'size_s' is missing; there is 'size'"),
     "text": (lambda f: f.text("x"), {"x": 5}, "pools[0].x: expected text, found 5"),
     "no text": (lambda f: f.text("x"), {"x": None}, "pools[0].x: expected text, found null"),
     "long": (lambda f: f.text("x", max_length=3), {"x": "four"}, "pools[0].x: text of 4 characters; at most 3 are"),
