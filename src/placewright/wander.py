@@ -136,14 +136,15 @@ class Wander:
 def _kinds(decisions: Decisions, levels: Sequence[Level], tight: bool) -> list[Kind]:
     """The kinds of change that mean something; a walk draws the first four at a fixed share besides.
 
-    Where memory is not tight and the graph has scopes, these alone say what moves together: other clusters, exchanges
-    of clusters, stretches of program order and other windows took steps from them and found less.
+    Where memory is not tight and the graph has scopes, these alone say what moves together: other clusters, stretches
+    of program order and other windows took steps from them and found less.
     """
     problem = decisions.problem
     borrows = bool(problem.graph.persistent.any()) and len(set(problem.machine.pool_of)) > 1
     scopes = [k for k, level in enumerate(levels) if level.by_scope and level.n_clusters >= FEW_SCOPES]
     if scopes and not tight:
-        return [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), *(Kind(MOVE, ALL, k) for k in scopes)]
+        of_scopes = [Kind(kind, ALL, k) for kind in (MOVE, SWAP) for k in scopes]
+        return [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), *of_scopes]
     parts = (ALL, HELD, WORK) if borrows and (tight or problem.n_groups <= FEW_GROUPS) else (ALL,)
     kinds = [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), Kind(STRETCH)]
     for k, level in enumerate(levels[1:], 1):
