@@ -59,6 +59,36 @@ def switch(n_devices: int) -> Machine:
     )
 
 
+def nodes(count: int, each: int) -> Machine:
+    """Nodes of GPUs, each GPU on its node's switch; one network adapter in every node, shared by all its GPUs."""
+    names = [f"gpu:{d}" for d in range(count * each)]
+    node = {name: d // each for d, name in enumerate(names)}
+
+    def between(a: str, b: str) -> tuple[str, ...]:
+        if node[a] == node[b]:
+            return f"{a} out", f"{b} in"
+        return f"{a} out", f"node {node[a]} out", f"node {node[b]} in", f"{b} in"
+
+    ways = ("out", "in")
+    return Machine(
+        name=f"nodes-{count}x{each}",
+        devices=tuple(Device(name, "bench", name) for name in names),
+        pools=tuple(Pool(name, 1 << 34) for name in names),
+        channels=(
+            *(Channel(f"{name} {way}", 9e10, 5e-6) for name in names for way in ways),
+            *(Channel(f"node {k} {way}", 1.2e10, 1e-5) for k in range(count) for way in ways),
+        ),
+        routes=tuple(Route(a, b, between(a, b)) for a in names for b in names if a != b),
+    )
+
+
+def problem_on(machine: Machine, n_ops: int, seed: int = 0) -> Problem:
+    """A layered graph on a machine, operations of 10 us to 1 ms, the same on every device, under `stream`."""
+    seconds = np.random.default_rng(seed + 1).uniform(1e-5, 1e-3, (n_ops, 1))
+    costs = Costs.given(np.broadcast_to(seconds, (n_ops, len(machine.devices))))
+    return Problem(layered(n_ops, seed), machine, costs)
+
+
 def problem(n_ops: int, n_devices: int, discipline: str, seed: int = 0) -> Problem:
     """A layered graph on a switch, operations of 10 us to 1 ms, the same on every device."""
     graph = layered(n_ops, seed)

@@ -24,7 +24,7 @@ EVERY_S = 5.0
 """Seconds between plain lines."""
 PATIENCE_S = 2.0
 """Seconds of silence before a note says what takes so long."""
-PREPARING = "preparing the simulator; the first run after an installation takes a minute"
+PREPARING = "preparing the simulator; the first run after an installation takes one to two minutes"
 
 Watch = Callable[["Progress"], None]
 
