@@ -201,10 +201,10 @@ class Cells:
             file.write("\n" * self.torn + json.dumps(record) + "\n")
             self.torn = False
 
-    def has(self, suite: str, problem: str, method: str, fingerprint: str) -> bool:
-        """Whether the cell is there, for a problem of this fingerprint."""
+    def has(self, suite: str, problem: str, method: str, asked: Record) -> bool:
+        """Whether the cell is there, for a problem of this fingerprint, with this budget and seed."""
         record = self.records.get((suite, problem, method))
-        return record is not None and record["fingerprint"] == fingerprint
+        return record is not None and asked.items() <= record.items()
 
     def forget(self, suite: str, methods: Sequence[str]) -> None:
         """Drop the cells of methods, in the file too."""
@@ -227,8 +227,8 @@ def run(suite: str, given: argparse.Namespace, cells: Cells) -> None:
     effort = Effort(given.seconds, given.limit, given.seed)
     for name, make in problems(suite, given):
         problem = make()
-        mark = fingerprint(problem)
-        missing = [method for method in wanted(suite, given) if not cells.has(suite, name, method, mark)]
+        asked = {"fingerprint": fingerprint(problem), "budget_s": given.seconds, "seed": given.seed}
+        missing = [method for method in wanted(suite, given) if not cells.has(suite, name, method, asked)]
         if not missing:
             continue
         evaluator = SimulatorEvaluator(problem)  # lowered once, before the cells, so that none pays for it
@@ -239,8 +239,7 @@ def run(suite: str, given: argparse.Namespace, cells: Cells) -> None:
             else:
                 enough = cells.records.get((suite, name, TRUTH), {}).get("value_s", 0.0)
                 record = cell(evaluator, method, effort, enough if math.isfinite(enough) else 0.0)
-            head = {"suite": suite, "problem": name, "method": method, "fingerprint": mark}
-            cells.add(head | facts | {"budget_s": given.seconds, "seed": given.seed} | record)
+            cells.add({"suite": suite, "problem": name, "method": method} | asked | facts | record)
             print(line(cells.records[suite, name, method]), flush=True)
 
 

@@ -12,9 +12,10 @@ from placewright.auto import Auto, AutoParams
 from placewright.balance import Balance
 from placewright.costs import Costs
 from placewright.decisions import Decisions
-from placewright.errors import InfeasibleError, InputError, PlacewrightError
+from placewright.errors import InfeasibleError, InputError
 from placewright.exact.brute_force import BruteForce
-from placewright.levels import Ties, by_structure, coarser, dense, singles, stretches
+from placewright.heuristics.neighbours import MoveParams, Neighbourhood
+from placewright.levels import Ties, by_structure, coarser, dense, heavy_edges, singles, stretches
 from placewright.methods import make_placer
 from placewright.operations import Operation, Tensor, build_graph
 from placewright.problem import Pin, Problem, Separate
@@ -107,6 +108,18 @@ def test_separations_hold_in_walks():
     assert result.value_s == optimum(problem).value_s
 
 
+@pytest.mark.parametrize("most", [0, 20_000])
+def test_chains_of_separations_that_settling_cannot_keep(most):
+    """Large groups first is the wrong order here: all that begins with settling fails, and one split is feasible."""
+    weights = [Operation(n, phase="parameter", outputs=[Tensor(s)]) for n, s in zip("abcd", (4, 1, 1, 4), strict=True)]
+    graph = build_graph("chain", [*weights, Operation("o", inputs=["a"], outputs=[Tensor(1, output=True)])])
+    apart = tuple(Separate(pair) for pair in (("a", "b"), ("b", "c"), ("c", "d")))
+    problem = Problem(graph, small_machine(devices=2), Costs.given([[0.0] * 2] * 4 + [[1.0, 1.0]]), apart)
+    result = run_search(problem, Auto(AutoParams(enumerate_most=most)), Evaluations(400), seed=0)
+    assert result.feasible
+    problem.check(result.placement)
+
+
 def test_params_name_the_field_and_the_range():
     """A value out of range is refused."""
     with pytest.raises(InputError, match="enumerate_most"):
@@ -137,7 +150,12 @@ def test_balance_keeps_to_its_budget():
     balance = Balance(problem, lower(problem), Ties.of(problem), np.random.default_rng(0))
     balance.begin([np.array([row.argmax() for row in problem.choices], np.int64)])
     balance.round(1000)
-    assert balance.valued == 1000
+    assert 500 < balance.valued < 1000  # some moves led to where a group was, or may not be
+    alone = problem.replace(constraints=(Pin(("*",), (problem.machine.devices[0].name,)),))
+    balance = Balance(alone, lower(alone), Ties.of(alone), np.random.default_rng(0))
+    balance.begin([np.zeros(alone.n_groups, np.int64)])
+    balance.round(1000)
+    assert balance.valued == 0
 
 
 # ---- levels ----------------------------------------------------------------------------------------
@@ -169,13 +187,9 @@ def test_coarsening_within_parts_never_joins_two():
 
 def test_a_heavy_edge_is_joined_before_light_ones():
     """Two groups that share much more than others end up together first."""
-    problem = small_problem()
     ties = Ties(np.array([0, 1, 2]), np.array([1, 2, 3]), np.array([1e-6, 1.0, 1e-6]))
-    from placewright.levels import heavy_edges
-
     label = heavy_edges(ties, np.ones(4), 10.0, np.random.default_rng(0))
     assert label[1] == label[2]
-    assert problem.n_groups > 0
 
 
 def test_structure_gives_scopes_and_stretches_cut_evenly():
@@ -230,11 +244,8 @@ def test_a_walk_says_of_its_best_place_what_the_simulator_says(seed):
     problem = generated(seed, 10)
     decisions = Decisions(problem)
     wander = Wander(decisions, lower(problem), [singles(problem)], Ties.of(problem), np.random.default_rng(seed))
-    try:
-        start = decisions.settle(np.array([row.argmax() for row in problem.choices], np.int64), fit=False)
-    except PlacewrightError:
-        return  # separations leave no device by this way
-    wander.begin([start])
+    start = Neighbourhood(problem, np.random.default_rng(seed), MoveParams()).starts("random")[0]
+    wander.begin([start.astype(np.int64)])
     places = wander.go(400)
     assert wander.simulated + len(places) <= 400
     for place in places:

@@ -21,6 +21,7 @@ from placewright.methods import make_placer
 from placewright.operations import Operation, Tensor, build_graph
 from placewright.problem import Problem
 from placewright.sim import Simulator, simulate
+from placewright.stop import After, Evaluations, Progress, Seconds
 from placewright.testing import small_machine, small_problem
 from tests.strategies import random_problem
 from tests.test_cli import place
@@ -466,6 +467,18 @@ def test_the_best_kind_is_kept(trained):
     assert result.value_s == min(each.value_s for each in every)
     assert result.evaluations == sum(each.evaluations for each in every)
     assert (result.bound_s, result.gap, result.method) == (None, None, "data-parallel")
+
+
+def test_all_kinds_share_one_budget(trained):
+    """Evaluations count over all kinds, and so do seconds."""
+    machine = cards(3)
+    assert search_towers(trained, Question(machine), Evaluations(1)).evaluations == 1
+    assert search_towers(trained, Question(machine), Evaluations(3)).evaluations == 3
+    spent = After(Evaluations(10) | Seconds(5.0), 4, 3.0)
+    progress = Progress(evaluations=5, seconds=1.0)
+    assert (spent.evaluations_left(progress), spent.seconds_left(progress), spent(progress)) == (1, 1.0, False)
+    assert spent(Progress(evaluations=6))
+    assert spent(Progress(seconds=2.0))
 
 
 def test_early_sums_are_tried_where_nothing_else_fits():

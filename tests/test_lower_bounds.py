@@ -38,6 +38,7 @@ def holds(problem, seed=0):
     """Whether the bound is no more than the optimum, and a proof that nothing fits is true."""
     least = optimum_ps(problem, seed)
     try:
+        problem.check_memory()
         bound = best_of._lower_bound(problem)
     except InfeasibleError:
         return least is None
@@ -88,6 +89,19 @@ def test_coarse_classes_and_clusters_only_lose(monkeypatch, seed):
     monkeypatch.setattr(multipliers, "MOST_SHARES", 2)
     monkeypatch.setattr(multipliers, "MOST_FLOWS", 2)
     assert holds(few(busy_problem, 1000 * seed))
+
+
+def test_granules_of_joined_pools(monkeypatch):
+    """Rounding up to the lesser of two granules can exceed rounding to the other: 4 bytes are 6 or 4."""
+    monkeypatch.setattr(relaxed, "MOST_CLASSES", 2)
+    names = ["d0", "d1", "d2", "d3"]
+    pools = (Pool("d0", 1, 3), Pool("d1", 4, 4), Pool("d2", 2, 3), Pool("d3", 3, 4))
+    machine = Machine("odd", tuple(Device(name, "m", name) for name in names), pools)
+    ops = [Operation("w", phase="parameter", outputs=[Tensor(4)]), Operation("o", inputs=["w"])]
+    problem = Problem(build_graph("g", ops), machine, Costs.given(np.ones((2, 4))), (Pin(("*",), ("d1",)),))
+    assert simulate(problem, problem.placement(np.ones(2, int))).feasible
+    problem.check_memory()
+    assert best_of._lower_bound(problem).value_s <= 1.0
 
 
 # ---- closed forms -----------------------------------------------------------------------------------

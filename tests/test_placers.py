@@ -195,6 +195,8 @@ def test_no_improvement_and_gap_stop():
     [
         lambda: Evaluations(0),
         lambda: Evaluations(1.5),
+        lambda: Evaluations(math.nan),
+        lambda: Evaluations(math.inf),
         lambda: Seconds(-1),
         lambda: Gap(math.nan),
         lambda: NoImprovement(0),

@@ -616,6 +616,11 @@ def test_what_an_input_brings_and_nobody_reads():
     costless(graph, pooled(1000)).check_memory()
     with pytest.raises(InfeasibleError, match="'x' needs"):
         costless(graph, pooled(1000), objective="max_load").check_memory()
+    read = build_graph("g", [Operation("x", phase="input", outputs=[Tensor(2000)]), Operation(
+        "y", phase="input", inputs=["x"], outputs=[Tensor(10)]), Operation("o", inputs=["y"])])  # fmt: skip
+    problem = costless(read, pooled(1000))
+    assert simulate(problem, problem.placement(np.zeros(3, int))).feasible
+    problem.check_memory()
 
 
 @pytest.mark.parametrize("objective", ["step", "max_load", "throughput"])

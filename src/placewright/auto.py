@@ -12,7 +12,7 @@ docs/algorithms/auto.md says why.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property, partial
 from itertools import count
@@ -22,10 +22,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from placewright.balance import Balance
-from placewright.beginnings import Beginnings, Found, side_by_side
+from placewright.beginnings import Beginnings, Found, once, side_by_side
 from placewright.costs import Costs
 from placewright.decisions import Decisions
-from placewright.errors import InputError, SearchError
+from placewright.errors import InfeasibleError, InputError, SearchError
 from placewright.evaluate import Evaluation, SimulatorEvaluator
 from placewright.exact.brute_force import BruteForce, BruteForceParams
 from placewright.exact.contiguous import ContiguousLinear
@@ -35,6 +35,7 @@ from placewright.heuristics.critical_path import SINGLE_METHODS, Mayer
 from placewright.heuristics.expert import RULES, Expert, ExpertParams
 from placewright.heuristics.layers import DEVICE_MAPS, Accelerate, AccelerateParams, EqualLayers
 from placewright.heuristics.list_scheduling import Cpop, Etf, Heft
+from placewright.heuristics.neighbours import MoveParams, Neighbourhood
 from placewright.levels import Level, Ties, by_structure, coarser, mean_rates, singles, stretches
 from placewright.machine import Channel, Device, Machine, Pool, Route
 from placewright.operations import Operation, Tensor, build_graph
@@ -145,6 +146,8 @@ class Auto(Placer):
             yield from self._everything(found)
             if self._proved is not None:
                 return
+        if not found:
+            yield from self._attempts(list(self._drawn()), found)
         ranked = sorted(found, key=lambda pair: pair[1].rank)
         rows = [row for row, _ in ranked]
         ties, lowered = Ties.of(problem), lower(problem)
@@ -214,11 +217,20 @@ class Auto(Placer):
                 return
             outcomes = yield [State(row) for row in rows]
 
-    def _apart(self, row: Row) -> Row:
-        """The row, or the nearest one that keeps apart what must be."""
+    def _apart(self, row: Row) -> Row | None:
+        """The row, or one near it that keeps apart what must be, if settling finds any."""
         if not self._problem.separated or keeps_apart(self._problem, row):
             return row
-        return self._decisions.settle(row, fit=False)
+        try:
+            return self._decisions.settle(row, fit=False)
+        except InfeasibleError:
+            return None
+
+    def _drawn(self) -> Iterator[Attempts]:
+        """Random rows that keep apart what must be; raises where no draw does."""
+        near = Neighbourhood(self._problem, self._rng, MoveParams())
+        for row in near.starts("random"):
+            yield once(row.astype(np.int64))
 
     def _methods(self) -> list[Callable[[], Row]]:
         """Constructive rivals, the most promising first; on a large graph only those that are quick there."""

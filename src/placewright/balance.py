@@ -62,7 +62,6 @@ class Balance:
                 left -= steps
                 if steps < 1:
                     continue
-                self.valued += steps
                 last, first = k == len(plan) - 1, k == 0
                 schedule = Schedule(steps, 0.1 if first else 0.03, 1e-5 if last else 1e-4, 4 if not last else 5)
                 units = contract(self.problem, self.lowered, level.label)
@@ -70,7 +69,9 @@ class Balance:
                 annealer = LoadAnnealer(units, int(chain.rng.integers(1 << 62)))
                 jobs.append((annealer, places, schedule))
                 who.append((chain, level))
-            for (value, places), (chain, level) in zip(run_side_by_side(jobs) if jobs else [], who, strict=True):
+            found = run_side_by_side(jobs) if jobs else []
+            self.valued += sum(annealer.valued for annealer, _, _ in jobs)
+            for (value, places), (chain, level) in zip(found, who, strict=True):
                 if value != FORBIDDEN:
                     chain.row = places[level.label]
         return [chain.row.copy() for chain in self._chains]

@@ -81,7 +81,7 @@ class Beginnings:
 
     def first(self) -> list[Attempts]:
         """The cheapest answers: one device of every kind, as it is."""
-        return [_once(self.single(d)) for d in self.distinct()]
+        return [once(self.single(d)) for d in self.distinct()]
 
     def mended(self, row: Row, modes: Sequence[str] = MODES) -> list[Attempts]:
         """A row that does not fit, mended in several ways."""
@@ -133,22 +133,28 @@ class Beginnings:
             yield relief.attempts(np.asarray(row, np.int64), "stream", most=3)
 
 
-def _once(row: Row) -> Attempts:
+def once(row: Row) -> Attempts:
+    """An attempt of one row."""
     yield row
 
 
-def side_by_side(attempts: Sequence[Attempts], legal: Callable[[Row], Row]) -> Rows:
-    """Run attempts in step, so that each batch has a row, made legal, of every one that is not done."""
+def side_by_side(attempts: Sequence[Attempts], legal: Callable[[Row], Row | None]) -> Rows:
+    """Run attempts in step, so that each batch has a row, made legal, of every one that is not done.
+
+    An attempt whose row cannot be made legal ends.
+    """
     found: Found = []
-    waiting = [(attempt, legal(next(attempt))) for attempt in attempts]
+    waiting = [(attempt, row) for attempt in attempts if (row := legal(next(attempt))) is not None]
     while waiting:
         outcomes = yield [row for _, row in waiting]
         left = []
         for (attempt, row), outcome in zip(waiting, outcomes, strict=False):
             found.append((row, outcome))
             try:
-                left.append((attempt, legal(attempt.send(outcome))))
+                after = legal(attempt.send(outcome))
             except StopIteration:
                 continue
+            if after is not None:
+                left.append((attempt, after))
         waiting = left
     return found

@@ -275,8 +275,8 @@ class Problem:
 
     def check_memory(self) -> None:
         """Raise if what must live for the whole step cannot fit into the machine, wherever it is put."""
-        graph, pools = self.graph, self.machine.pools
-        capacity = np.array([pool.capacity_bytes for pool in pools], np.int64)
+        graph = self.graph
+        capacity = np.array([pool.capacity_bytes for pool in self.machine.pools], np.int64)
         where = np.array(self.machine.pool_of)
         sizes = np.zeros(self.n_groups, np.int64)
         np.add.at(sizes, self.groups[graph.tensor_op[graph.persistent]], graph.tensor_bytes[graph.persistent])
@@ -302,8 +302,10 @@ class Problem:
         """Raise if an operation needs more for itself than any device that may run it can allocate."""
         graph = self.graph
         own = (graph.tensor_storage == np.arange(graph.n_tensors)) & ~graph.persistent
-        if self.objective == "step":  # what an input brings and nobody reads is gone in the round in which it came
-            own &= (np.diff(graph.consumers[0]) > 0) | graph.tensor_output | ~graph.off_queue[graph.tensor_op]
+        if self.objective == "step":  # what an input brings is gone at once where nothing on a queue reads it
+            seen = graph.tensor_output | ~graph.off_queue[graph.tensor_op]
+            seen[graph.in_tensor[~graph.off_queue[graph.read_op]]] = True
+            own &= seen
         need = graph.workspace_bytes.copy()
         np.add.at(need, graph.tensor_op[own], graph.tensor_bytes[own])
         room = np.where(self.choices, capacity[None, :], -1).max(axis=1, initial=-1)[self.groups]

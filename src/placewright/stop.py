@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from placewright.errors import InputError
 
@@ -49,7 +49,7 @@ class Criterion(ABC):
 
 
 def _whole(name: str, value: float) -> None:
-    if isinstance(value, bool) or value != int(value) or value < 1:
+    if isinstance(value, bool) or not math.isfinite(value) or value != int(value) or value < 1:
         raise InputError(f"{name} is {value}; a whole number of 1 or more is allowed")
 
 
@@ -134,6 +134,31 @@ class AnyOf(Criterion):
     def seconds_left(self, progress: Progress) -> float:
         """The least that any of them leaves."""
         return min((c.seconds_left(progress) for c in self.criteria), default=math.inf)
+
+
+@dataclass(frozen=True)
+class After(Criterion):
+    """A criterion for one of several searches that share its budget, after what those before it took."""
+
+    criterion: Criterion
+    evaluations: int
+    seconds: float
+
+    def _all(self, progress: Progress) -> Progress:
+        """The progress of all searches together."""
+        seconds = self.seconds + progress.seconds
+        return replace(progress, evaluations=self.evaluations + progress.evaluations, seconds=seconds)
+
+    def __call__(self, progress: Progress) -> bool:
+        return self.criterion(self._all(progress))
+
+    def evaluations_left(self, progress: Progress) -> float:
+        """What all of them leave."""
+        return self.criterion.evaluations_left(self._all(progress))
+
+    def seconds_left(self, progress: Progress) -> float:
+        """What all of them leave."""
+        return self.criterion.seconds_left(self._all(progress))
 
 
 class Never(Criterion):

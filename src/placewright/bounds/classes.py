@@ -8,6 +8,7 @@ members stands for the class, so whatever is proved of classes holds for devices
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -35,7 +36,7 @@ class Classes:
     capacity: Longs
     """(P,) bytes of all pools of a set."""
     granule: Longs
-    """(P,) the least granule of a set."""
+    """(P,) the greatest common divisor of the granules of a set: rounding up to it exceeds rounding to none of them."""
     apart: Bools
     """(K, K) whether no two devices of the classes share a pool; a device shares its own."""
     twins_apart: Bools
@@ -57,11 +58,11 @@ def classes_of(problem: Problem, lowered: Lowered, most: int) -> Classes:
     if int(of.max()) >= most:
         of = _coarser(problem, of, most)
     sets = _sets(of, pool_of)
-    capacity, granule = np.zeros(int(sets.max()) + 1, np.int64), np.full(int(sets.max()) + 1, np.iinfo(np.int64).max)
+    capacity, granule = np.zeros(int(sets.max()) + 1, np.int64), np.zeros(int(sets.max()) + 1, np.int64)
     for p in np.unique(pool_of).tolist():
         s = sets[of[np.flatnonzero(pool_of == p)[0]]]
         capacity[s] += machine.pools[p].capacity_bytes
-        granule[s] = min(granule[s], machine.pools[p].granule_bytes)
+        granule[s] = math.gcd(int(granule[s]), machine.pools[p].granule_bytes)  # what any pool of the set rounds up to
     is_host = np.zeros(int(of.max()) + 1, bool)
     is_host[of[[d for d in range(count) if machine.devices[d].is_host]]] = True
     ways = _Ways.of(of, pool_of, lowered)

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from placewright.bounds.relaxed import Pairs, Relaxed, Row
 from placewright.sim.bounding import pass_messages
 
-SAFE = 1.0 - 2.0**-46
-"""More than sums of some hundred products can lose in floating point."""
+LOSS = 2.0**-52
+"""What one product and one sum can lose of a total in floating point, twice over."""
 BITS = 57
 """What the sum of all whole numbers stays below, as a power of two."""
 PASSES = 40
@@ -35,7 +35,8 @@ def proved(relaxed: Relaxed, rows: Sequence[Row], multipliers: NDArray[np.float6
     if not relaxed.problem.n_groups:
         return Fraction(0)
     unary, pair = _tables(relaxed, used)
-    total = _whole(unary, pair, relaxed)
+    graph = relaxed.problem.graph
+    total = _whole(unary, pair, relaxed, 64 + len(used) * (8 + graph.n_ops + graph.n_tensors + len(graph.in_tensor)))
     for row, m in used:
         total += Fraction(m) * row.limit * (1 if row.is_load else -1)
     loads = sum((Fraction(m) for row, m in used if row.is_load), Fraction(0))
@@ -76,13 +77,14 @@ def _either(relaxed: Relaxed, used: list[tuple[Row, float]]) -> list[Pairs]:
     return found
 
 
-def _whole(unary: NDArray[np.float64], pair: NDArray[np.float64], relaxed: Relaxed) -> Fraction:
-    """The least sum of costs of any choice of classes, from below."""
+def _whole(unary: NDArray[np.float64], pair: NDArray[np.float64], relaxed: Relaxed, terms: int) -> Fraction:
+    """The least sum of costs of any choice of classes, from below; no cost is a sum of more than so many terms."""
     allowed = relaxed.allowed
     most = float(np.where(allowed, unary, 0).max(axis=1).sum() + pair.max(axis=(1, 2), initial=0).sum())
     scale = 2.0 ** (BITS - math.frexp(most)[1]) if most > 0 else 1.0
-    whole_unary = np.floor(np.where(allowed, unary, 0) * (scale * SAFE)).astype(np.int64)
-    whole_pair = np.floor(pair * (scale * SAFE)).astype(np.int64)
+    safe = scale * (1.0 - LOSS * terms)
+    whole_unary = np.floor(np.where(allowed, unary, 0) * safe).astype(np.int64)
+    whole_pair = np.floor(pair * safe).astype(np.int64)
     live = np.flatnonzero(whole_pair.any(axis=(1, 2)))
     if not len(live):
         least = np.where(allowed, whole_unary, np.iinfo(np.int64).max).min(axis=1)

@@ -138,7 +138,7 @@ class Relaxed:
 
     @cached_property
     def held(self) -> Longs:
-        """(G, P): persistent bytes of each group, rounded to the least granule of a set of pools."""
+        """(G, P): persistent bytes of each group, rounded to the granule of a set of pools."""
         graph, granule = self.problem.graph, self.classes.granule
         kept = np.flatnonzero(graph.persistent)
         table = np.zeros((self.problem.n_groups, len(granule)), np.int64)

@@ -117,7 +117,7 @@ class Contiguous(Splits):
         params, units = self.params, units_of(problem)
         splitter = Splitter.of(Costing.of(problem), units)
         start = splitter.linearised(params.most_units)
-        limits = Limits(params.seconds, params.max_bytes)
+        limits = Limits(min(params.seconds, max(0.1, self.seconds_left)), params.max_bytes)
         bound = start.value_ps if start else NEVER
         best = best_ideal_split(splitter.parts, splitter.edges, bound, limits) or start
         if best is not None:

@@ -49,7 +49,7 @@ class _Baechi(ListPlacer):
 
     params: BaechiParams
 
-    def prepare(self, problem: Problem) -> None:
+    def lower(self, problem: Problem) -> None:
         """Join what goes together."""
         self._units = co_placed_units(problem, self.params.share)
         self._tasks = lower_tasks(problem, self._units)
@@ -107,10 +107,10 @@ class MSct(_Baechi):
     def __init__(self, params: SctParams | None = None) -> None:
         self.params = params or SctParams()
 
-    def prepare(self, problem: Problem) -> None:
+    def lower(self, problem: Problem) -> None:
         """Join what goes together, and solve for favourites."""
-        super().prepare(problem)
-        found = favourites(self._tasks, problem.graph.phase, self.params.favourites)
+        super().lower(problem)
+        found = favourites(self._tasks, problem.graph.phase, self.params.favourites, self.seconds_left)
         self._tasks = self._tasks._replace(favourite=found)
 
 

@@ -25,7 +25,7 @@ from placewright.machine import Machine
 from placewright.placement import DEFAULT_WINDOW, Placement
 from placewright.problem import Problem
 from placewright.search import Placer, Result, run_search
-from placewright.stop import Criterion
+from placewright.stop import After, Criterion
 
 NAME = "data-parallel"
 Parameters = Literal["shared", "replicated"]
@@ -113,7 +113,8 @@ def search_towers(
                 problem = Problem(made.graph, asked.machine, objective=asked.objective, discipline=asked.discipline)
                 placer = Placed(list(placements(problem, made, devices, asked.params.homes)))
                 evaluator = SimulatorEvaluator(problem, threads)
-                result = run_search(problem, placer, stop, evaluator=evaluator, bound=False)
+                rest = stop and After(stop, evaluations, time.perf_counter() - began)
+                result = run_search(problem, placer, rest, evaluator=evaluator, bound=False)
             except (InputError, InfeasibleError) as error:  # another kind may still do
                 errors.append(error)
                 continue

@@ -6,12 +6,13 @@ on as many devices as one likes is shortest.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from placewright.errors import InputError, SearchError
+from placewright.errors import InputError, ProblemError
 from placewright.graph import FORWARD, Floats, Longs
 from placewright.sim.list_tasks import PASSIVE, Tasks
 
@@ -44,15 +45,15 @@ class Parts:
     """Of every pair of parts with an edge, the longest transfer."""
 
 
-def favourites(t: Tasks, phase: NDArray[np.int8], params: FavouriteParams) -> Longs:
-    """The favourite child of every operation, or -1."""
+def favourites(t: Tasks, phase: NDArray[np.int8], params: FavouriteParams, limit_s: float = math.inf) -> Longs:
+    """The favourite child of every operation, or -1; the linear programme has at most so many seconds."""
     forward = (phase == FORWARD) & (t.kind != PASSIVE)
     parent = t.in_op.astype(np.int64)
     child = np.repeat(np.arange(len(t.kind)), np.diff(t.in_start))
     inside = forward[parent] & forward[child]
     parent, child, move = parent[inside], child[inside], t.in_mean[inside]
     parts = co_placed(t, forward, (parent, child, move), params.most_edges)
-    kept = relaxed(parts) <= params.threshold
+    kept = relaxed(parts, limit_s) <= params.threshold
     chosen = np.full(len(parts.time), -1, np.int64)
     chosen[parts.parent[kept]] = parts.child[kept]
     # Only the last operation of a part has children outside it. Of several children in one part the first counts, and
@@ -103,7 +104,7 @@ def co_placed(t: Tasks, forward: NDArray[np.bool_], edges: tuple[Longs, Longs, F
         count, rounds = len(labels), rounds + 1
 
 
-def relaxed(parts: Parts) -> Floats:
+def relaxed(parts: Parts, limit_s: float = math.inf) -> Floats:
     """The value of every edge between parts: 0 where the child follows its parent at once, 1 where it need not.
 
     minimise w  where  s_i + p_i + c_ij x_ij <= s_j,  s_i + p_i <= w,  0 <= x_ij <= 1,
@@ -140,8 +141,10 @@ def relaxed(parts: Parts) -> Floats:
     goal[-1] = 1.0
     high = np.concatenate([np.full(n, np.inf), np.ones(edges), [np.inf]])
     bounds = np.stack([np.zeros(shape[1]), high], 1)
-    found = linprog(goal, A_ub=matrix.tocsr(), b_ub=np.concatenate(limits), bounds=bounds, method="highs-ipm")
+    options = {"time_limit": max(0.1, limit_s)} if math.isfinite(limit_s) else {}
+    rules = (goal, matrix.tocsr(), np.concatenate(limits))
+    found = linprog(*rules, bounds=bounds, method="highs-ipm", options=options)
     if found.status != 0:
-        raise SearchError(f"m-sct: HiGHS did not solve the programme of {edges} edges: {found.message}")
+        raise ProblemError(f"m-sct: HiGHS did not solve the programme of {edges} edges: {found.message}")
     answer: Floats = found.x[n:-1]
     return answer

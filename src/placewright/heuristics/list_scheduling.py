@@ -176,7 +176,7 @@ class ListPlacer(Placer):
         """Make the first placement."""
         self._problem, self._tries = problem, self.params.tries
         self._capacity = Decisions(problem).capacity
-        self.prepare(problem)
+        self.lower(problem)
         self._batch = [self._placement()]
 
     def ask(self) -> list[Placement]:
@@ -210,7 +210,7 @@ class ListPlacer(Placer):
         return self._problem.placement(made.devices, ranked)
 
     @abstractmethod
-    def prepare(self, problem: Problem) -> None:
+    def lower(self, problem: Problem) -> None:
         """What does not depend on memory."""
 
     @abstractmethod
@@ -224,7 +224,7 @@ class ListScheduler(ListPlacer):
     def __init__(self, params: ListParams | None = None) -> None:
         self.params = params or ListParams()
 
-    def prepare(self, problem: Problem) -> None:
+    def lower(self, problem: Problem) -> None:
         """Lower the problem."""
         self._units = Units.groups(problem)
         self._tasks = lower_tasks(problem, self._units)

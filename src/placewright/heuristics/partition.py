@@ -80,6 +80,10 @@ class Partitioner(Placer):
             return [spread(seen.work_s, seen.speed, seen.fixed)]
         return self.partitions(seen, seed)
 
+    def limited(self, limit_s: float) -> float:
+        """Seconds for one call of a library: its own limit, or what the search has left."""
+        return min(limit_s, max(0.1, self.seconds_left))
+
     @abstractmethod
     def partitions(self, seen: Sketch, seed: int) -> list[Longs]:
         """The block of every vertex, in one way or several."""
@@ -99,13 +103,12 @@ class ScotchParams:
         _check_range(self, "limit_s", 0.0, 1e6)
 
 
-class Scotch(Partitioner):
-    """Scotch: the graph mapped onto the machine, devices with their speeds and distances, by the default strategy.
+class _Mapping(Partitioner):
+    """The graph mapped onto devices with their speeds and distances by Scotch's default strategy.
 
     Groups that may be on one device alone are fixed.
     """
 
-    name = "scotch"
     partitioner = "scotch"
 
     def __init__(self, params: ScotchParams | None = None) -> None:
@@ -130,10 +133,16 @@ class Scotch(Partitioner):
             "imbalance": self.params.imbalance,
             "seed": seed,
         }
-        return [run(self.partitioner, arguments, self.params.limit_s)]
+        return [run(self.partitioner, arguments, self.limited(self.params.limit_s))]
 
 
-class MinCut(Scotch):
+class Scotch(_Mapping):
+    """Scotch: the graph mapped onto the whole machine."""
+
+    name = "scotch"
+
+
+class MinCut(_Mapping):
     """MinCut of the learned papers: Scotch with the hosts taken out of the machine.
 
     What can be on a host alone stays there, on the fastest that it may use, and is no vertex.
@@ -187,7 +196,7 @@ class Metis(Partitioner):
             "imbalance": self.params.imbalance,
             "seed": seed,
         }
-        return [run(self.partitioner, arguments, self.params.limit_s)]
+        return [run(self.partitioner, arguments, self.limited(self.params.limit_s))]
 
 
 Bounded = Literal["work", "memory"]
@@ -256,7 +265,7 @@ class MtKahypar(Partitioner):
         failures: list[ProblemError] = []
         for attempt in (each | {"preset": preset} for each in attempts for preset in presets):
             try:
-                return used[run(self.partitioner, attempt, self.params.limit_s)]
+                return used[run(self.partitioner, attempt, self.limited(self.params.limit_s))]
             except ProblemError as error:
                 failures.append(error)
         raise failures[0]

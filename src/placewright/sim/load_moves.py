@@ -52,7 +52,7 @@ class LoadState(NamedTuple):
     used: Any  # (P,)
     old: Any  # (D,) loads before a move
     random: Any  # (1,) uint64
-    value: Any  # (2,) best largest load, and accepted moves
+    value: Any  # (3,) best largest load, accepted moves, and moves that were valued
 
 
 @inline
@@ -179,6 +179,7 @@ def anneal(u, s, steps, hot, cold, squarings):
         pool = u.pool_of[target]
         if u.pool_of[here] != pool and s.used[pool] + u.held[i, pool] > u.capacity[pool] and u.held[i, pool] > 0:
             continue
+        s.value[2] += 1
         for d in range(len(s.load)):
             s.old[d] = s.load[d]
         fine = move(u, s, i, target)

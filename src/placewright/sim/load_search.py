@@ -22,6 +22,7 @@ def _anneal(u, s, steps, hot, cold, squarings):  # type: ignore[no-untyped-def]
     """Loads from the start, then annealing; returns the best largest load."""
     s.value[0] = FORBIDDEN
     s.value[1] = 0
+    s.value[2] = 0
     if load_moves.start(u, s):
         top = np.int64(0)
         for d in range(len(s.load)):
@@ -111,8 +112,13 @@ class LoadAnnealer:
             used=np.zeros(pools, np.int64),
             old=np.zeros(devices, np.int64),
             random=np.array([seed | 1], np.uint64),
-            value=np.zeros(2, np.int64),
+            value=np.zeros(3, np.int64),
         )
+
+    @property
+    def valued(self) -> int:
+        """Moves that the last run valued; the rest led nowhere new, or where the unit may not be."""
+        return int(self._state.value[2])
 
     def run(self, places: Places, schedule: Schedule) -> tuple[int, Places]:
         """Anneal from places; the best largest load in ps and the places that have it. Takes no Python lock."""
