@@ -219,6 +219,24 @@ def by_structure(problem: Problem) -> list[Level]:
     return kept
 
 
+def columns(problem: Problem, most: int = 2) -> list[tuple[Longs, Longs]]:
+    """CSR (start, group) of what corresponds in repeated blocks, in program order, for the families that hold most.
+
+    A column has the groups of one operation of every block, in the order in which the blocks run.
+    """
+    families = sorted(repeated_blocks(problem.graph).families, key=lambda f: -f.ops.size)
+    found = []
+    for family in families[:most]:
+        leads = problem.leaders[problem.groups[family.ops]] == family.ops  # a group counts where its first operation is
+        of = problem.groups[family.ops].astype(np.int64)
+        rows = [of[leads[:, k], k] for k in range(family.size)]
+        rows = [row for row in rows if len(row) > 1]
+        if rows and problem.n_devices > 1:
+            start = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int64)
+            found.append((start, np.concatenate(rows)))
+    return found
+
+
 def _numbered(names: list[str]) -> Labels:
     number = {name: k for k, name in enumerate(dict.fromkeys(names))}
     return np.array([number[name] for name in names], np.int64)

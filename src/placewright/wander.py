@@ -13,34 +13,44 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from placewright.checks import MAX_BYTES
 from placewright.decisions import Decisions
 from placewright.graph import Longs
-from placewright.levels import Level, Ties
+from placewright.levels import Level, Ties, columns
 from placewright.relief import Row
-from placewright.sim.changes import ALL, BALL, HELD, MOVE, STRETCH, SWAP, WORK
+from placewright.sim.changes import ALL, BALL, HELD, MOVE, SHIFT, STRETCH, SWAP, WORK
 from placewright.sim.lower import Lowered
 from placewright.sim.walks import WINDOW, Ground, Kind, Place, Walk, run_walks
 
 FEW_GROUPS = 3000
 """Groups up to which every part of a cluster is moved by itself, whether memory is tight or not."""
+ROOMY = 0.75
+"""Of the bytes of all accelerators, what parameters and state may take where no host is needed."""
 FEW_SCOPES = 4
 """Fewer clusters than this say nothing of a graph's structure."""
-COLD = 1e-5
+COLD = 1e-6
 """The last temperature of a cycle, as a share of the value."""
+RUNGS = (1e-6, 2e-5, 2e-4, 1e-3, 5e-3)
+"""First temperatures that a cycle may have; the least of them only descends."""
+FADES = 0.7
+"""What is left, after each cycle at a temperature, of what cycles at it brought before."""
 
 
 @dataclass
 class _Cycle:
     """How far a walk is in its present cycle."""
 
-    hot: float = 0.002
+    rung: int
     parts: int = 4
     done: int = 0
+    before: int = 0
+    """The best known value when it began."""
 
     def stretch(self) -> tuple[float, float]:
         """The first and last temperature of the next part."""
-        ratio = COLD / self.hot
-        return self.hot * ratio ** (self.done / self.parts), self.hot * ratio ** ((self.done + 1) / self.parts)
+        hot = RUNGS[self.rung]
+        ratio = COLD / hot
+        return hot * ratio ** (self.done / self.parts), hot * ratio ** ((self.done + 1) / self.parts)
 
 
 class Wander:
@@ -60,18 +70,20 @@ class Wander:
         tight: bool = True,
     ) -> None:
         """Walk over levels, of which the first is that of single groups; `tight` says whether memory binds."""
-        problem = decisions.problem
-        self.rng = rng
-        self.ground = Ground.of(
+        problem, repeated = decisions.problem, columns(decisions.problem)
+        self.rng, self._devices = rng, problem.n_devices
+        ground = Ground.of(
             problem,
             lowered,
-            [level.members for level in levels],
+            [*(level.members for level in levels), *repeated],
             neighbours(ties, problem.n_groups),
             decisions.apart,
-            _kinds(decisions, levels, tight),
         )
-        self._walks = [Walk(self.ground, int(rng.integers(1 << 62)), priorities) for _ in range(self.walks)]
-        self._cycles = [_Cycle() for _ in self._walks]
+        ground = ground.with_kinds(kinds_of(decisions, levels, len(repeated), tight))
+        self._walks = [Walk(ground, int(rng.integers(1 << 62)), priorities) for _ in range(self.walks)]
+        self._cycles = [_Cycle(rung) for rung in (0, 3)]
+        self._brought = np.zeros(len(RUNGS))
+        """By first temperature, how much better the best known value became in a step, lately."""
         self._beginnings: list[tuple[Row, Longs | None]] = []
         self._best: Place | None = None
         self.steps = max(8, min(20_000, 1_500_000 // (problem.n_ops + 20)))
@@ -90,8 +102,7 @@ class Wander:
 
     def offer(self, row: Row, over: int, value: int) -> None:
         """Tell of a placement that was found elsewhere."""
-        devices = len(self.ground.terrain.pool_of)
-        self._note(Place(row.copy(), np.full(devices, -1, np.int64), over, value))
+        self._note(Place(row.copy(), np.full(self._devices, -1, np.int64), over, value))
 
     def go(self, left: float = math.inf) -> list[Place]:
         """One stretch of every walk; with the places that it gives, no more than `left` placements in all.
@@ -112,18 +123,25 @@ class Wander:
                 self._again(k, place)
         return places
 
+    def _rung(self, k: int) -> int:
+        """The first temperature of walk k's next cycle: half the time what brought most lately, else any."""
+        first = min(k, 1)  # the second walk never only descends
+        if self.rng.random() < 0.5 and self._brought[first:].any():
+            return first + int(self._brought[first:].argmax())
+        return int(self.rng.integers(first, len(RUNGS) - 1 + first))
+
     def _note(self, place: Place) -> None:
         if self._best is None or place.rank < self._best.rank:
             self._best = place
 
     def _again(self, k: int, place: Place) -> None:
         """Begin another cycle of walk k."""
-        best = self._best
-        parts = min(64, int(self._cycles[k].parts * 1.3) + 1)
-        low, high = (2e-4, 2e-3) if k == 0 else (1e-3, 1e-2)
-        self._cycles[k] = _Cycle(float(np.exp(self.rng.uniform(np.log(low), np.log(high)))), parts)
+        best, ended = self._best, self._cycles[k]
         if best is None:
             return
+        gain = max(0, ended.before - best.value) / (max(1, best.value) * ended.parts)
+        self._brought[ended.rung] = FADES * self._brought[ended.rung] + (1 - FADES) * gain
+        self._cycles[k] = _Cycle(self._rung(k), min(64, int(ended.parts * 1.3) + 1), 0, best.value)
         if k == 0 or self.rng.random() < 0.4:
             self._walks[k].set_out(best.row, best.windows)
         elif self._beginnings and self.rng.random() < 0.5:
@@ -133,29 +151,38 @@ class Wander:
             self._walks[k].set_out(place.row, place.windows)
 
 
-def _kinds(decisions: Decisions, levels: Sequence[Level], tight: bool) -> list[Kind]:
+def kinds_of(decisions: Decisions, levels: Sequence[Level], repeated: int, tight: bool) -> list[Kind]:
     """The kinds of change that mean something; a walk draws the first four at a fixed share besides.
 
-    Where memory is not tight and the graph has scopes, these alone say what moves together: other clusters, stretches
-    of program order and other windows took steps from them and found less.
+    Where nothing needs to be at a host and the graph has scopes, these alone say what moves together: other clusters,
+    stretches of program order and other windows took steps from them and found less.
     """
     problem = decisions.problem
-    borrows = bool(problem.graph.persistent.any()) and len(set(problem.machine.pool_of)) > 1
     scopes = [k for k, level in enumerate(levels) if level.by_scope and level.n_clusters >= FEW_SCOPES]
-    if scopes and not tight:
-        of_scopes = [Kind(kind, ALL, k) for kind in (MOVE, SWAP) for k in scopes]
-        return [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), *of_scopes]
+    shifts = [Kind(SHIFT, ALL, len(levels) + k) for k in range(repeated)]
+    of_scopes = [Kind(kind, ALL, k) for kind in (MOVE, SWAP) for k in scopes]
+    if scopes and not (tight and needs_hosts(decisions)):
+        return [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), *of_scopes, *shifts]
+    borrows = bool(problem.graph.persistent.any()) and len(set(problem.machine.pool_of)) > 1
     parts = (ALL, HELD, WORK) if borrows and (tight or problem.n_groups <= FEW_GROUPS) else (ALL,)
-    kinds = [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), Kind(STRETCH)]
+    every = [Kind(MOVE, ALL, 0), Kind(SWAP, ALL, 0), Kind(BALL), Kind(STRETCH)]
     for k, level in enumerate(levels[1:], 1):
         for part in parts:
-            kinds.append(Kind(MOVE, part, k))
+            every.append(Kind(MOVE, part, k))
             if level.n_clusters > 2:
-                kinds.append(Kind(SWAP, part, k))
-    kinds += [Kind(kind, part) for kind in (STRETCH, BALL) for part in parts[1:]]
+                every.append(Kind(SWAP, part, k))
+    every += [Kind(kind, part) for kind in (STRETCH, BALL) for part in parts[1:]]
     if borrows and problem.discipline == "stream":
-        kinds.append(Kind(WINDOW))
-    return kinds
+        every.append(Kind(WINDOW))
+    return every + shifts
+
+
+def needs_hosts(decisions: Decisions) -> bool:
+    """Whether what is kept for the whole step leaves too little room on a machine's accelerators, or it has but one."""
+    devices = decisions.problem.machine.devices
+    pools = {int(decisions.pool_of[d]) for d, device in enumerate(devices) if not device.is_host}
+    kept = int(decisions.bytes.min(axis=1, initial=MAX_BYTES).sum())
+    return len(pools) < 2 or kept > ROOMY * int(decisions.capacity[sorted(pools)].sum())
 
 
 def neighbours(ties: Ties, groups: int) -> tuple[Longs, Longs]:

@@ -15,7 +15,7 @@ import numpy as np
 from placewright.sim.draws import below, share
 from placewright.sim.jit import inline, plain
 
-MOVE, SWAP, STRETCH, BALL, WINDOW = range(5)
+MOVE, SWAP, STRETCH, BALL, WINDOW, SHIFT = range(6)
 ALL, HELD, WORK = range(3)
 # Columns of `kinds`
 KIND, PART, FIRST, LAST = range(4)
@@ -25,6 +25,8 @@ STEP, MAX_LOAD, THROUGHPUT = range(3)
 MOST_TIES = 16
 """Neighbours of one group that a ball looks at; a hub would fill it by itself."""
 MOST_BALL = 512.0
+MOST_COLUMNS = 32.0
+"""Consecutive columns of repeated blocks that shift together."""
 
 
 class Terrain(NamedTuple):
@@ -203,6 +205,26 @@ def exchange(g, s, one, part, first, last):
             tries = 0
 
 
+@inline
+def put_columns(g, s, part, first, last):
+    """Move what corresponds in repeated blocks, in all or some in a row, so many devices on from where each is."""
+    devices = len(g.pool_of)
+    on = 1 + below(s, max(1, devices - 1))
+    one = first + below(s, last - first)
+    many = np.int64(np.exp(share(s) * np.log(MOST_COLUMNS)))
+    blocks = g.cluster_start[one + 1] - g.cluster_start[one]
+    begin, count = np.int64(0), blocks
+    if share(s) < 0.5:
+        count = np.int64(np.exp(share(s) * np.log(blocks + 0.5))) + 1
+        begin = below(s, blocks)
+    for cluster in range(one, min(last, one + many)):
+        low = g.cluster_start[cluster] + begin
+        for k in range(low, min(low + count, g.cluster_start[cluster + 1])):
+            group = g.cluster_groups[k]
+            if moves_with(g, group, part):
+                put(g, s, group, (s.row[group] + on) % devices)
+
+
 @plain
 def change(g, s, a):
     """Make a change of kind a; False where it came to nothing."""
@@ -215,6 +237,8 @@ def change(g, s, a):
         if device != s.row[group] and moves_with(g, group, part):
             largest = max(3.0, min(MOST_BALL, len(s.row) / 2.0))
             put_ball(g, s, group, part, device, np.int64(np.exp(share(s) * np.log(largest))) + 1)
+    elif kind == SHIFT:
+        put_columns(g, s, part, first, last)
     elif kind == SWAP:
         exchange(g, s, first + below(s, last - first), part, first, last)
     else:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from placewright.problem import OBJECTIVES, Problem
 from placewright.sim import walk
-from placewright.sim.changes import ALL, MAX_LOAD, STEP, SWAP, THROUGHPUT, WINDOW, Terrain, Walker
+from placewright.sim.changes import ALL, MAX_LOAD, MOVE, SHIFT, STEP, SWAP, THROUGHPUT, WINDOW, Terrain, Walker
 from placewright.sim.jit import entry
 from placewright.sim.lower import Lowered
 from placewright.sim.work import make_work
@@ -29,7 +29,7 @@ def _go(p, w, g, s, priorities):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of change: `MOVE`, `SWAP`, `STRETCH` or `WINDOW`, of what part, over which clusters."""
+    """A kind of change: `MOVE`, `SWAP`, `STRETCH`, `BALL`, `WINDOW` or `SHIFT`, of what part, over which clusters."""
 
     kind: int
     part: int = ALL
@@ -43,6 +43,15 @@ class Ground:
     lowered: Lowered
     terrain: Terrain
     n_ops: int
+    spans: tuple[tuple[int, int], ...]
+    """The first and the last but one cluster of every level."""
+
+    def with_kinds(self, kinds: Sequence[Kind]) -> Ground:
+        """The same ground for other kinds of change."""
+        table = [
+            (kind.kind, kind.part, *self.spans[kind.level if kind.kind in (MOVE, SWAP, SHIFT) else 0]) for kind in kinds
+        ]
+        return replace(self, terrain=self.terrain._replace(kinds=np.array(table, np.int64).reshape(-1, 4)))
 
     @staticmethod
     def of(
@@ -51,9 +60,8 @@ class Ground:
         clusters: Sequence[tuple[Rows, Rows]],
         ties: tuple[Rows, Rows],
         apart: tuple[NDArray[Any], NDArray[Any]],
-        kinds: Sequence[Kind],
     ) -> Ground:
-        """Clusters are (start, group) in CSR form, one pair for every level that kinds name; ties by group.
+        """Clusters are (start, group) in CSR form, one pair for every level that kinds will name; ties by group.
 
         `apart` are the sides of separations by group (`Decisions.apart`).
         """
@@ -75,12 +83,6 @@ class Ground:
             starts.append(start[1:] + (starts[-1][-1] if len(starts[-1]) else 0))
             members.append(group)
         lasts = [*firsts[1:], sum(len(s) for s in starts) - 1]
-        table = [
-            (kind.kind, kind.part, firsts[max(kind.level, 0)], lasts[max(kind.level, 0)])
-            if kind.kind <= SWAP
-            else (kind.kind, kind.part, firsts[0], lasts[0])
-            for kind in kinds
-        ]
         share = np.array([0.02, 0.05, 0.1, 0.2, 0.4])
         options = (capacity[pool_of][:, None] * share[None, :]).astype(np.int64)
         windows = np.concatenate([np.tile(np.array([-1, 0], np.int64), (devices, 1)), options], axis=1)
@@ -96,13 +98,14 @@ class Ground:
             tied=ties[1],
             cluster_start=np.concatenate(starts),
             cluster_groups=np.concatenate(members) if members else np.zeros(0, np.int64),
-            kinds=np.array(table, np.int64).reshape(-1, 4),
+            kinds=np.zeros((0, 4), np.int64),
             capacity=capacity,
             pool_of=pool_of,
             window_options=windows,
             objective=_OBJECTIVE[problem.objective],
         )
-        return Ground(lowered, terrain, problem.n_ops)
+        spans = tuple(zip(firsts, lasts, strict=True))
+        return Ground(lowered, terrain, problem.n_ops, spans)
 
 
 def _starts(owner: NDArray[Any], count: int) -> Rows:
