@@ -98,7 +98,9 @@ def test_granules_of_joined_pools(monkeypatch):
     pools = (Pool("d0", 1, 3), Pool("d1", 4, 4), Pool("d2", 2, 3), Pool("d3", 3, 4))
     machine = Machine("odd", tuple(Device(name, "m", name) for name in names), pools)
     ops = [Operation("w", phase="parameter", outputs=[Tensor(4)]), Operation("o", inputs=["w"])]
-    problem = Problem(build_graph("g", ops), machine, Costs.given(np.ones((2, 4))), (Pin(("*",), ("d1",)),))
+    problem = Problem(
+        build_graph("g", ops), machine, Costs.given(np.array([[0.0] * 4, [1.0] * 4])), (Pin(("*",), ("d1",)),)
+    )
     assert simulate(problem, problem.placement(np.ones(2, int))).feasible
     problem.check_memory()
     assert best_of._lower_bound(problem).value_s <= 1.0

@@ -149,10 +149,10 @@ def test_cells_resume(tmp_path):
     with path.open("a") as file:
         file.write('{"suite": "st')
     again = suite.Cells(path)
-    assert again.has("step", "p", "tabu", "a")
-    assert not again.has("step", "p", "tabu", "b")
+    assert again.has("step", "p", "tabu", {"fingerprint": "a"})
+    assert not again.has("step", "p", "tabu", {"fingerprint": "b"})
     again.add(cell_of("q", "tabu", 1.0) | {"fingerprint": "a"})
-    assert suite.Cells(path).has("step", "q", "tabu", "a")
+    assert suite.Cells(path).has("step", "q", "tabu", {"fingerprint": "a"})
     again.forget("step", ["auto"])
     assert [json.loads(line)["method"] for line in path.read_text().splitlines()] == ["tabu", "tabu"]
 

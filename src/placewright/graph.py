@@ -153,6 +153,13 @@ class OpGraph:
         return _frozen((self.phase == INPUT) | (self.phase == PARAMETER) | (self.phase == STORE))
 
     @cached_property
+    def read_on_queue(self) -> Bools:
+        """Which tensors some operation on a device's queue reads."""
+        found = np.zeros(self.n_tensors, bool)
+        found[self.in_tensor[~self.off_queue[self.read_op]]] = True
+        return _frozen(found)
+
+    @cached_property
     def colocated_pairs(self) -> Ints:
         """(k, 2) pairs of operations that a valid placement keeps on one device, by section 2's rules.
 

@@ -303,9 +303,7 @@ class Problem:
         graph = self.graph
         own = (graph.tensor_storage == np.arange(graph.n_tensors)) & ~graph.persistent
         if self.objective == "step":  # what an input brings is gone at once where nothing on a queue reads it
-            seen = graph.tensor_output | ~graph.off_queue[graph.tensor_op]
-            seen[graph.in_tensor[~graph.off_queue[graph.read_op]]] = True
-            own &= seen
+            own &= graph.tensor_output | ~graph.off_queue[graph.tensor_op] | graph.read_on_queue
         need = graph.workspace_bytes.copy()
         np.add.at(need, graph.tensor_op[own], graph.tensor_bytes[own])
         room = np.where(self.choices, capacity[None, :], -1).max(axis=1, initial=-1)[self.groups]
