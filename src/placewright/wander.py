@@ -30,10 +30,10 @@ FEW_SCOPES = 4
 """Fewer clusters than this say nothing of a graph's structure."""
 COLD = 1e-6
 """The last temperature of a cycle, as a share of the value."""
-RUNGS = (1e-6, 2e-5, 2e-4, 1e-3, 5e-3)
+RUNGS = (1e-6, 2e-5, 2e-4, 1e-3, 5e-3, 2e-2)
 """First temperatures that a cycle may have; the least of them only descends."""
-FADES = 0.7
-"""What is left, after each cycle at a temperature, of what cycles at it brought before."""
+STALLED = 4
+"""Cycles that bring nothing, for each rung that is left out at the cold end."""
 
 
 @dataclass
@@ -82,8 +82,9 @@ class Wander:
         ground = ground.with_kinds(kinds_of(decisions, levels, len(repeated), tight))
         self._walks = [Walk(ground, int(rng.integers(1 << 62)), priorities) for _ in range(self.walks)]
         self._cycles = [_Cycle(rung) for rung in (0, 3)]
+        self._stalled = 0
         self._brought = np.zeros(len(RUNGS))
-        """By first temperature, how much better the best known value became in a step, lately."""
+        """By first temperature, how much better the best known value became in its last cycle, by length."""
         self._beginnings: list[tuple[Row, Longs | None]] = []
         self._best: Place | None = None
         self.steps = max(8, min(20_000, 1_500_000 // (problem.n_ops + 20)))
@@ -124,11 +125,15 @@ class Wander:
         return places
 
     def _rung(self, k: int) -> int:
-        """The first temperature of walk k's next cycle: half the time what brought most lately, else any."""
-        first = min(k, 1)  # the second walk never only descends
-        if self.rng.random() < 0.5 and self._brought[first:].any():
-            return first + int(self._brought[first:].argmax())
-        return int(self.rng.integers(first, len(RUNGS) - 1 + first))
+        """The first temperature of walk k's next cycle: half the time what last brought most, if anything; else any.
+
+        The second walk is a rung hotter than the first, and never only descends. Both grow hotter where nothing was
+        brought for some cycles.
+        """
+        if self.rng.random() < 0.5 and self._brought[k:].any():
+            return k + int(self._brought[k:].argmax())
+        hotter = min(2, self._stalled // STALLED)
+        return int(self.rng.integers(k + hotter, k + 4 + min(1, hotter)))
 
     def _note(self, place: Place) -> None:
         if self._best is None or place.rank < self._best.rank:
@@ -140,7 +145,8 @@ class Wander:
         if best is None:
             return
         gain = max(0, ended.before - best.value) / (max(1, best.value) * ended.parts)
-        self._brought[ended.rung] = FADES * self._brought[ended.rung] + (1 - FADES) * gain
+        self._brought[ended.rung] = gain
+        self._stalled = 0 if gain else self._stalled + 1
         self._cycles[k] = _Cycle(self._rung(k), min(64, int(ended.parts * 1.3) + 1), 0, best.value)
         if k == 0 or self.rng.random() < 0.4:
             self._walks[k].set_out(best.row, best.windows)
