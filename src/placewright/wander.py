@@ -44,7 +44,7 @@ class _Cycle:
     parts: int = 4
     done: int = 0
     before: int = 0
-    """The best known value when it began."""
+    """The best known value when it began; 0 where none was known: such a cycle counts as one that brought nothing."""
 
     def stretch(self) -> tuple[float, float]:
         """The first and last temperature of the next part."""

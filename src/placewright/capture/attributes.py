@@ -63,7 +63,7 @@ class Attributes(nn.Module):
         for table in kept.tables:
             for name, value in table.items() if table.registry else ():
                 if _is_plain(value):
-                    registered.setdefault(_place(value), (table, name, value))
+                    registered.setdefault(torch_private.place_of(value), (table, name, value))
                     kept.note_span(value, kept.short(joined(table.path, name)))
         for table in kept.tables:
             for key, value in () if table.registry else table.items():
@@ -122,7 +122,7 @@ class Attributes(nn.Module):
             return lambda: build([part if make is None else make() for part, make in parts])
         if not _is_plain(value):
             return None
-        place = _place(value)
+        place = torch_private.place_of(value)
         if place in registered:
             table, name, tensor = registered[place]
             same = tensor is value
@@ -152,9 +152,3 @@ def _is_plain(value: Any) -> bool:
     if not isinstance(value, torch.Tensor) or not (type(value) in kinds or torch_private.is_fake(value)):
         return False
     return value.layout is torch.strided and not value.is_quantized
-
-
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what two tensors have in common where they are the same elements in the same shape."""
-    key = torch_private.storage_id(tensor)
-    return key, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype

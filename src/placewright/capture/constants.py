@@ -20,18 +20,12 @@ def first_uses(module: GraphModule) -> dict[Node, Node]:
     for node in module.graph.nodes:
         tensor = getattr(module, node.target, None) if node.op == "get_attr" else None
         if isinstance(tensor, torch.Tensor):
-            uses.setdefault(_place(tensor), []).append(node)
+            uses.setdefault(torch_private.place_of(tensor), []).append(node)
     for nodes in uses.values():
         value = _with_bytes_of_views(nodes)
         for node in nodes:
             node.meta["val"] = value
     return {node: nodes[0] for nodes in uses.values() for node in nodes}
-
-
-def _place(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """Return what is the same where two constants are the same elements in the same shape."""
-    key = torch_private.storage_id(tensor)
-    return key, int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
 
 
 def _with_bytes_of_views(nodes: list[Node]) -> Any:

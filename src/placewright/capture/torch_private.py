@@ -315,3 +315,8 @@ def has_kernel(operator: Any) -> bool:
 def storage_id(tensor: torch.Tensor) -> int:
     """Return a number that two tensors share when they share bytes; valid while both are alive."""
     return int(tensor.untyped_storage()._cdata)
+
+
+def place_of(tensor: torch.Tensor) -> tuple[Any, ...]:
+    """Return what two tensors have in common where they are the same elements in the same shape."""
+    return storage_id(tensor), int(tensor.storage_offset()), tuple(tensor.shape), tensor.stride(), tensor.dtype
